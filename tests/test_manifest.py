@@ -1,0 +1,152 @@
+"""The manifest is read strictly: whatever a bundle's folder does not bear out is refused."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.errors import BundleError
+from runtime.manifest import (
+    FileEntry,
+    Geometry,
+    Graph,
+    Manifest,
+    Parity,
+    Role,
+    Source,
+    file_sha256,
+)
+
+GRAPH = "target/fused-int8/model.onnx"
+GEOMETRY = Geometry(
+    layers=2,
+    hidden=8,
+    intermediate=16,
+    heads=4,
+    kv_heads=2,
+    head_size=2,
+    vocabulary=10,
+    context=32,
+    rope_base=10000.0,
+    norm_epsilon=1e-5,
+)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A folder with one graph file of five bytes and its manifest."""
+    path = tmp_path / GRAPH
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"graph")
+    graph = Graph(file=GRAPH, flavour="fused", precision="int8", parity=Parity(0.25, 0.97, 100))
+    manifest = Manifest(
+        name="tiny",
+        source=Source(kind="gguf", file="tiny.gguf", sha256="0" * 64, licence="Apache-2.0"),
+        files={GRAPH: FileEntry(sha256=file_sha256(path), bytes=5)},
+        target=Role(geometry=GEOMETRY, graphs={"fused-int8": graph}, end_tokens=[2]),
+    )
+    manifest.save(tmp_path)
+    return tmp_path
+
+
+def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Apply `change` to the manifest as parsed JSON."""
+    path = bundle / "manifest.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    change(data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def test_load_returns_what_was_saved(bundle: Path) -> None:
+    manifest = Manifest.load(bundle)
+    manifest.verify()
+    assert manifest.target.geometry == GEOMETRY
+    assert manifest.target.graphs["fused-int8"].parity == Parity(0.25, 0.97, 100)
+    assert manifest.draft is None
+    assert manifest.folder == bundle
+    assert manifest.graph_path("target", "int8") == bundle / GRAPH
+    before = (bundle / "manifest.json").read_bytes()
+    manifest.save(bundle)
+    assert (bundle / "manifest.json").read_bytes() == before
+
+
+def test_graph_path_names_what_there_is(bundle: Path) -> None:
+    manifest = Manifest.load(bundle)
+    with pytest.raises(BundleError, match="no fused-fp32 graph.*it has fused-int8"):
+        manifest.graph_path("target", "fp32")
+    with pytest.raises(BundleError, match="no draft"):
+        manifest.graph_path("draft", "int4")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(format_version=2), "format version 2"),
+        (lambda d: d.pop("format_version"), "format version None"),
+        (lambda d: d.update(colour="red"), "unknown key 'colour'"),
+        (lambda d: d.update(folder="/"), "folder"),
+        (lambda d: d["target"].update(colour="red"), "target has the unknown key 'colour'"),
+        (lambda d: d.pop("source"), "lacks the key 'source'"),
+        (lambda d: d["target"]["geometry"].pop("heads"), "geometry lacks the key 'heads'"),
+        (lambda d: d["target"]["geometry"].update(heads=True), "geometry.heads is True"),
+        (lambda d: d["target"]["geometry"].update(heads=4.0), "geometry.heads is 4.0"),
+        (lambda d: d["target"]["geometry"].update(heads=3), "cannot share"),
+        (lambda d: d["target"]["geometry"].update(layers=0), "layers is 0"),
+        (lambda d: d["target"]["geometry"].update(head_size=3), "head_size is 3"),
+        (lambda d: d["target"].update(end_tokens=[10]), "end token 10"),
+        (lambda d: d["target"].update(end_tokens=["2"]), r"end_tokens\[0\] is '2'"),
+        (lambda d: d["target"].update(tokens_per_pass=0), "tokens_per_pass is 0"),
+        (lambda d: d["target"].update(early_exit_layer=2), "early_exit_layer 2"),
+        (lambda d: d["target"]["graphs"]["fused-int8"].update(precision="int4"), "is fused-int4"),
+        (lambda d: d["target"]["graphs"]["fused-int8"].update(precision="int3"), "'int3'"),
+        (lambda d: d["target"]["graphs"]["fused-int8"].update(file="x"), "not among"),
+        (lambda d: d.update(draft=[]), "draft is \\[\\]"),
+        (lambda d: d["files"].update({"../x": d["files"][GRAPH]}), "outside the bundle"),
+        (lambda d: d["files"].update({"/etc/passwd": d["files"][GRAPH]}), "outside the bundle"),
+        (lambda d: d["files"].update({"a\\..\\x": d["files"][GRAPH]}), "outside the bundle"),
+        (lambda d: d["files"].update({"C:x": d["files"][GRAPH]}), "outside the bundle"),
+        (lambda d: d["files"].update({"absent": d["files"][GRAPH]}), "absent is missing"),
+        (lambda d: d["files"][GRAPH].update(bytes=6), "has 5 bytes where the manifest says 6"),
+    ],
+)
+def test_load_refuses(
+    bundle: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    edit(bundle, change)
+    with pytest.raises(BundleError, match=message):
+        Manifest.load(bundle)
+
+
+def test_load_refuses_a_link_that_leaves_the_bundle(bundle: Path, tmp_path: Path) -> None:
+    outside = tmp_path.parent / "outside"
+    outside.write_bytes(b"graph")
+    (bundle / GRAPH).unlink()
+    (bundle / GRAPH).symlink_to(outside)
+    with pytest.raises(BundleError, match="outside the bundle"):
+        Manifest.load(bundle)
+
+
+def test_verify_sees_a_changed_byte(bundle: Path) -> None:
+    (bundle / GRAPH).write_bytes(b"grapf")
+    with pytest.raises(BundleError, match="damaged"):
+        Manifest.load(bundle).verify()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"format_version": NaN}', "{"])
+def test_load_refuses_what_is_not_a_json_object(bundle: Path, text: str) -> None:
+    (bundle / "manifest.json").write_text(text, encoding="utf-8")
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        Manifest.load(bundle)
+
+
+def test_load_refuses_a_folder_without_manifest(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="not a bundle"):
+        Manifest.load(tmp_path)
+
+
+def test_geometry_refuses_what_is_not_finite() -> None:
+    with pytest.raises(BundleError, match="rope_base is inf"):
+        dataclasses.replace(GEOMETRY, rope_base=float("inf"))
