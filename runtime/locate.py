@@ -1,0 +1,220 @@
+"""From what a user names (a recipe, a bundle folder, a GGUF file) to a bundle folder."""
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from runtime.errors import BuildError, BundleError, UsageError
+from runtime.manifest import FILE_NAME, Manifest
+
+APPLICATION = "mirror-sd"
+GGUF_MAGIC = b"GGUF"
+CHILD_GRACE_S = 5.0
+
+Build = Callable[[Sequence[str]], int]
+
+
+def locate_bundle(
+    model: str | Path,
+    *,
+    cache_dir: Path | None,
+    offline: bool,
+    progress: Callable[[str], None],
+    recipes: Path | None = None,
+    build: Build | None = None,
+) -> Path:
+    """The folder of the bundle that `model` names, built on first use into `cache_dir`.
+
+    A recipe's name wins over a path of the same spelling ("./NAME" means the path). `recipes` is
+    the folder of recipes, by default the package's own; `build` gets the export command's
+    arguments and returns its exit code, by default from a child process.
+    Raises UsageError for a name that means nothing, BundleError for a folder or file of the wrong
+    kind and for a recipe that `offline` forbids to build, BuildError when the build fails.
+    """
+    known = known_recipes(recipes or recipe_folder())
+    cache = cache_dir or default_cache_dir(os.environ, sys.platform)
+    if isinstance(model, str) and model in known:
+        key = hashlib.sha256(known[model].read_bytes()).hexdigest()[:12]
+        folder = cache.absolute() / "bundles" / f"{model}-{key}"
+        source, needs_network = ["recipe", model], True
+    else:
+        path = Path(model).expanduser()
+        if path.is_dir():
+            return _checked_folder(path)
+        if not path.is_file():
+            raise _nothing_there(str(model), sorted(known))
+        _check_gguf(path)
+        folder = cache.absolute() / "bundles" / _gguf_key(path)
+        source, needs_network = ["gguf", str(path.resolve())], False
+    reason = _unusable(folder)
+    if reason is None:
+        return folder
+    if offline and needs_network:
+        raise BundleError(
+            f"{model} cannot be built offline: {reason} Run once without --offline, "
+            "or name a bundle folder or a GGUF file."
+        )
+    _build_into(folder, source, reason, str(model), progress, build or run_export)
+    return folder
+
+
+def default_cache_dir(environ: Mapping[str, str], platform: str) -> Path:
+    """The folder for this program's cached files, by the custom of `platform` (sys.platform)."""
+    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+    if platform == "win32":
+        base = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif Path(environ.get("XDG_CACHE_HOME", "")).is_absolute():
+        base = Path(environ["XDG_CACHE_HOME"])
+    else:
+        base = home / "Library" / "Caches" if platform == "darwin" else home / ".cache"
+    return base / APPLICATION
+
+
+def recipe_folder() -> Path:
+    """Where the recipes lie: inside the installed package, or beside it in a source tree."""
+    package = Path(__file__).resolve().parent
+    installed = package / "_models"
+    return installed if installed.is_dir() else package.parent / "models"
+
+
+def known_recipes(folder: Path) -> dict[str, Path]:
+    """The recipes in `folder` by name; JSON files that state no source are something else."""
+    recipes = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(data, dict) and "source" in data:
+            recipes[path.stem] = path
+    return recipes
+
+
+def run_export(arguments: Sequence[str]) -> int:
+    """Run `python -m export` with `arguments` and return its exit code.
+
+    The child says on the inherited standard error what it does. Its standard output and input are
+    closed to it: they carry the caller's answers and questions. Raises BuildError when the
+    packages that a build needs are not installed.
+    """
+    missing = [name for name in ("onnx", "gguf") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BuildError(
+            f"Building a bundle needs {' and '.join(missing)}: "
+            "python -m pip install 'mirror-sd[build]'"
+        )
+    root = str(Path(__file__).resolve().parent.parent)
+    # -P keeps an export.py in the user's folder out; the root goes last, behind the standard
+    # library, which a site-packages folder on PYTHONPATH would shadow.
+    code = (
+        "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+        "runpy.run_module('export', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-P", "-c", code, root, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            # The terminal sent the child its own interrupt: leave it the time to tidy up.
+            try:
+                child.wait(CHILD_GRACE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            raise
+
+
+def _build_into(
+    folder: Path,
+    source: Sequence[str],
+    reason: str,
+    model: str,
+    progress: Callable[[str], None],
+    build: Build,
+) -> None:
+    progress(f"{reason} Building it once; this takes a minute or two.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _set_aside(folder)
+    except OSError as error:
+        raise BuildError(
+            f"The cache folder {folder.parent} cannot be written ({error.strerror or error}); "
+            "name another with --cache-dir."
+        ) from error
+    code = build([*source, "--out", str(folder)])
+    # Another process may have built the same bundle meanwhile: what counts is that it is there.
+    after = _unusable(folder)
+    if after is None:
+        return
+    if code:
+        raise BuildError(f"{model} could not be built: the export ended with exit code {code}.")
+    raise BuildError(f"{model} could not be built: the export ended well, but {after}")
+
+
+def _set_aside(folder: Path) -> None:
+    """Remove an unusable bundle in one step, so that no other process meets half of it."""
+    with (
+        tempfile.TemporaryDirectory(
+            prefix=".old-", dir=folder.parent, ignore_cleanup_errors=True
+        ) as trash,
+        contextlib.suppress(FileNotFoundError),
+    ):
+        folder.rename(Path(trash) / folder.name)
+
+
+def _unusable(folder: Path) -> str | None:
+    """Why the cached bundle cannot be used, as a sentence; None when it can."""
+    if not folder.exists():
+        return f"There is no bundle in {folder} yet."
+    try:
+        Manifest.load(folder)
+    except BundleError as error:
+        return f"The cached bundle in {folder} cannot be used: {error}"
+    return None
+
+
+def _checked_folder(path: Path) -> Path:
+    if (path / FILE_NAME).is_file():
+        return path.absolute()
+    hint = "Build a bundle with: python -m export gguf MODEL.gguf --out BUNDLE"
+    found = next(iter(sorted(path.glob("*.gguf"))), None)
+    if found is not None:
+        hint = f"It holds a GGUF file: name that instead, {found}"
+    raise BundleError(f"The folder {path} is not a bundle: it has no {FILE_NAME}. {hint}")
+
+
+def _check_gguf(path: Path) -> None:
+    try:
+        with path.open("rb") as stream:
+            magic = stream.read(len(GGUF_MAGIC))
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if magic != GGUF_MAGIC:
+        raise BundleError(
+            f"{path} is not a GGUF file: it does not begin with {GGUF_MAGIC.decode()}."
+        )
+
+
+def _gguf_key(path: Path) -> str:
+    """A folder name for a file's bundle; size and time stand for the bytes, as hashing is slow."""
+    place, status = path.resolve(), path.stat()
+    identity = f"{place}\n{status.st_size}\n{status.st_mtime_ns}"
+    key = hashlib.sha256(os.fsencode(identity)).hexdigest()[:12]
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in place.stem)
+    return f"{stem[:60]}-{key}"
+
+
+def _nothing_there(model: str, recipes: Sequence[str]) -> UsageError:
+    names = ", ".join(recipes) or "none"
+    separators = {os.sep, os.altsep or os.sep, "/"}
+    if model.lower().endswith(".gguf") or any(separator in model for separator in separators):
+        return UsageError(f"There is no file or folder {model}. Known recipes: {names}.")
+    return UsageError(
+        f"{model!r} is no known recipe and no file or folder here. Known recipes: {names}."
+    )

@@ -1,0 +1,270 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import BuildError, BundleError, UsageError
+from runtime.locate import default_cache_dir, known_recipes, locate_bundle
+from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, Source
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = "tiny-1m"
+
+
+def write_bundle(folder: Path) -> None:
+    """A bundle that Manifest.load accepts, renamed into place like the export's."""
+    work = folder.parent / f"{folder.name}.{os.getpid()}"
+    work.mkdir(parents=True)
+    (work / "tokenizer.json").write_bytes(b"{}")
+    geometry = Geometry(
+        layers=1,
+        hidden=2,
+        intermediate=2,
+        heads=1,
+        kv_heads=1,
+        head_size=2,
+        vocabulary=4,
+        context=8,
+        rope_base=1e4,
+        norm_epsilon=1e-5,
+    )
+    Manifest(
+        name="tiny",
+        source=Source(kind="gguf", file="tiny.gguf", sha256="0" * 64, licence="unknown"),
+        files={"tokenizer.json": FileEntry(sha256="0" * 64, bytes=2)},
+        target=Role(geometry=geometry, graphs={}, end_tokens=[0]),
+    ).save(work)
+    try:
+        work.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
+class Builder:
+    """Stands for the export's child process: records its arguments, then builds or fails."""
+
+    def __init__(self, *, code: int = 0, builds: bool = True) -> None:
+        self.code = code
+        self.builds = builds
+        self.calls: list[list[str]] = []
+
+    def __call__(self, arguments: Sequence[str]) -> int:
+        self.calls.append(list(arguments))
+        if self.builds:
+            write_bundle(Path(arguments[arguments.index("--out") + 1]))
+        return self.code
+
+
+def locate(
+    model: str | Path, cache: Path, build: Builder, *, offline: bool = False
+) -> tuple[Path, list[str]]:
+    said: list[str] = []
+    folder = locate_bundle(
+        model,
+        cache_dir=cache,
+        offline=offline,
+        progress=said.append,
+        recipes=write_recipe(cache.parent / "recipes"),
+        build=build,
+    )
+    return folder, said
+
+
+def write_recipe(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{RECIPE}.json").write_text('{"source": {}}')
+    return folder
+
+
+def write_gguf(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"GGUF\x03\0\0\0")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("environ", "platform", "expected"),
+    [
+        ({"HOME": "/h"}, "linux", "/h/.cache/mirror-sd"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "linux", "/x/mirror-sd"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "relative"}, "linux", "/h/.cache/mirror-sd"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": ""}, "linux", "/h/.cache/mirror-sd"),
+        ({"HOME": "/h"}, "darwin", "/h/Library/Caches/mirror-sd"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "darwin", "/x/mirror-sd"),
+        ({"HOME": "/h", "LOCALAPPDATA": "/l"}, "win32", "/l/mirror-sd"),
+        ({"USERPROFILE": "/u"}, "win32", "/u/AppData/Local/mirror-sd"),
+    ],
+)
+def test_cache_folder_by_platform(environ: dict[str, str], platform: str, expected: str) -> None:
+    assert default_cache_dir(environ, platform) == Path(expected)
+
+
+def test_recipes_are_the_json_files_with_a_source(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text('{"source": {}}')
+    (tmp_path / "prompts.json").write_text('["a"]')
+    (tmp_path / "device.json").write_text("{}")
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "notes.txt").write_text('{"source": {}}')
+    assert known_recipes(tmp_path) == {"good": tmp_path / "good.json"}
+
+
+def test_first_use_builds_and_later_use_does_not(tmp_path: Path) -> None:
+    build = Builder()
+    folder, said = locate(RECIPE, tmp_path, build)
+    assert build.calls == [["recipe", RECIPE, "--out", str(folder)]]
+    assert folder.is_relative_to(tmp_path)
+    assert Manifest.load(folder).name == "tiny"
+    assert str(folder) in " ".join(said)
+    assert locate(RECIPE, tmp_path, build) == (folder, [])
+    assert len(build.calls) == 1
+
+
+def test_a_recipe_name_wins_over_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / RECIPE).mkdir()
+    build = Builder()
+    locate(RECIPE, tmp_path / "cache", build)
+    assert build.calls[0][:2] == ["recipe", RECIPE]
+    with pytest.raises(BundleError, match="not a bundle"):
+        locate(f"./{RECIPE}", tmp_path / "cache", build)
+
+
+def test_unknown_name_lists_the_known_recipes(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        locate("smollm3", tmp_path, Builder())
+    assert "'smollm3'" in str(caught.value)
+    assert RECIPE in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["no/such/place", "absent.gguf"])
+def test_a_path_to_nothing_is_named_as_a_path(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no file or folder"):
+        locate(name, tmp_path, Builder())
+
+
+def test_a_bundle_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "bundle")
+    build = Builder()
+    assert locate(tmp_path / "bundle", tmp_path, build) == (tmp_path / "bundle", [])
+    assert locate(str(tmp_path / "bundle"), tmp_path, build, offline=True)[1] == []
+    assert build.calls == []
+
+
+def test_a_folder_that_is_no_bundle_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    with pytest.raises(BundleError, match="python -m export gguf"):
+        locate(tmp_path / "weights", tmp_path, Builder())
+    write_gguf(tmp_path / "weights" / "a.gguf")
+    with pytest.raises(BundleError, match=r"name that instead, .*a\.gguf"):
+        locate(tmp_path / "weights", tmp_path, Builder())
+
+
+def test_a_gguf_path_with_spaces_and_letters_beyond_ascii(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "my models" / "ein Modell ü.gguf")
+    build = Builder()
+    folder, _ = locate(str(model), tmp_path / "the cache", build)
+    assert build.calls == [["gguf", str(model), "--out", str(folder)]]
+    assert folder.name.isascii()
+    assert " " not in folder.name
+    assert locate(model, tmp_path / "the cache", build, offline=True) == (folder, [])
+    assert len(build.calls) == 1
+
+
+def test_a_changed_gguf_is_built_again(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "a.gguf")
+    build = Builder()
+    first, _ = locate(model, tmp_path, build)
+    model.write_bytes(b"GGUF and more")
+    second, _ = locate(model, tmp_path, build)
+    assert first != second
+    assert len(build.calls) == 2
+
+
+def test_gguf_files_of_one_name_do_not_share_a_bundle(tmp_path: Path) -> None:
+    build = Builder()
+    folders = {
+        locate(write_gguf(tmp_path / place / "model.gguf"), tmp_path, build)[0]
+        for place in ("a", "b")
+    }
+    assert len(folders) == 2
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"PK\x03\x04")
+    with pytest.raises(BundleError, match="not a GGUF file"):
+        locate(model, tmp_path, Builder())
+
+
+def test_offline_refuses_only_what_must_be_downloaded(tmp_path: Path) -> None:
+    build = Builder()
+    with pytest.raises(BundleError, match=r"offline.*without --offline"):
+        locate(RECIPE, tmp_path, build, offline=True)
+    assert build.calls == []
+    locate(write_gguf(tmp_path / "a.gguf"), tmp_path, build, offline=True)
+    assert len(build.calls) == 1
+    folder, _ = locate(RECIPE, tmp_path, build)
+    assert locate(RECIPE, tmp_path, build, offline=True) == (folder, [])
+
+
+def test_a_failing_child_is_an_error_with_its_code(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="exit code 3"):
+        locate(RECIPE, tmp_path, Builder(code=3, builds=False))
+    with pytest.raises(BuildError, match="There is no bundle"):
+        locate(RECIPE, tmp_path, Builder(builds=False))
+
+
+def test_a_bundle_that_another_process_built_meanwhile_is_taken(tmp_path: Path) -> None:
+    folder, _ = locate(RECIPE, tmp_path, Builder(code=1, builds=True))
+    assert Manifest.load(folder).name == "tiny"
+
+
+def test_a_damaged_cached_bundle_is_built_again(tmp_path: Path) -> None:
+    build = Builder()
+    folder, _ = locate(RECIPE, tmp_path, build)
+    (folder / "tokenizer.json").write_bytes(b"{")
+    with pytest.raises(BundleError, match="offline"):
+        locate(RECIPE, tmp_path, build, offline=True)
+    again, said = locate(RECIPE, tmp_path, build)
+    assert again == folder
+    assert "cannot be used" in said[0]
+    assert Manifest.load(folder).name == "tiny"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match="--cache-dir"):
+        locate(RECIPE, tmp_path / "file", Builder())
+
+
+def test_two_processes_at_once_both_get_the_bundle(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from runtime.locate import locate_bundle\n"
+        "from tests.test_locate import Builder\n"
+        "print(locate_bundle(sys.argv[1], cache_dir=Path(sys.argv[2]), offline=False,\n"
+        "                    progress=lambda line: None,\n"
+        "                    recipes=Path(sys.argv[3]), build=Builder()))\n"
+    )
+    recipes = write_recipe(tmp_path / "recipes")
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, RECIPE, str(tmp_path), str(recipes)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    folders = {child.communicate()[0].strip() for child in children}
+    assert [child.returncode for child in children] == [0, 0]
+    assert len(folders) == 1
+    assert json.loads((Path(folders.pop()) / FILE_NAME).read_text())["name"] == "tiny"
