@@ -1,0 +1,79 @@
+"""Verify a proposal: walk it with the target's own choices, as far as they agree."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DraftError
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A small tree of tokens for the target to verify, most often a chain.
+
+    `parents[i]` is the node before node i, always an earlier one; -1 is the pending token. Raises
+    DraftError for anything else.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.parents):
+            raise DraftError(
+                f"A proposal of {len(self.tokens)} tokens came with {len(self.parents)} parents."
+            )
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if token < 0:
+                raise DraftError(f"Node {node} of a proposal has the token id {token}, below 0.")
+            if not -1 <= parent < node:
+                raise DraftError(
+                    f"Node {node} of a proposal has the parent {parent}; "
+                    f"it must be -1 or an earlier node."
+                )
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> "Proposal":
+        """Make a proposal in which each token follows the one before it."""
+        return cls(tuple(int(token) for token in tokens), tuple(range(-1, len(tokens) - 1)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def child(self, node: int, token: int) -> int | None:
+        """Find the first child of `node` (-1: the pending token) with this token."""
+        for other in range(node + 1, len(self.tokens)):
+            if self.parents[other] == node and self.tokens[other] == token:
+                return other
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a round ended: the last accepted node (-1: only the pending token stood), and the
+    target's own token after it."""
+
+    node: int
+    final_token: int
+
+
+def verify(
+    proposal: Proposal,
+    row: Callable[[int], NDArray[np.float32]],
+    choose: Callable[[NDArray[np.float32], tuple[int, ...]], int],
+) -> tuple[Outcome, tuple[int, ...]]:
+    """Follow the proposal while it holds the token that the target chooses itself.
+
+    `row(0)` gives the logits after the pending token, `row(1 + i)` those after node i; only rows on
+    the path are asked for. `choose(logits, path)` is told the accepted tokens so far. Returns the
+    outcome and the accepted tokens.
+    """
+    node, path = -1, ()  # type: int, tuple[int, ...]
+    while True:
+        token = choose(row(node + 1), path)
+        following = proposal.child(node, token)
+        if following is None:
+            return Outcome(node, token), path
+        node, path = following, (*path, token)
