@@ -1,0 +1,224 @@
+"""How a precision multiplies: the embedding, the projections of a layer, and the head.
+
+Rows come and go as [n, 1, width] float32. The middle axis is where W8A16 lays the two bytes of a
+row beside each other.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from export.model import Model
+from export.writer import GraphWriter
+from runtime.errors import BuildError
+
+FUSED_PROJECTIONS = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+
+INT4_BLOCK = 32
+INT4_ACCURACY_LEVEL = 4  # 8-bit activations: fastest for one row, and a draft may be inexact
+
+
+class Linear(Protocol):
+    """The matrix products of one precision."""
+
+    def embed(self, tokens: str) -> str:
+        """tokens [n] int64 → rows [n, hidden] float32."""
+
+    def project(self, name: str, rows: str) -> str:
+        """rows [n, 1, in] → [n, 1, out] through the matrix `name` (layers.{i}.qkv, …, head)."""
+
+
+def linear_for(precision: str, writer: GraphWriter, model: Model) -> Linear:
+    """The products of `precision`: fp32, int8 or int4; raises BuildError for any other."""
+    makers: dict[str, type[Float32 | Int8 | Int4]] = {"fp32": Float32, "int8": Int8, "int4": Int4}
+    if precision not in makers:
+        raise BuildError(f"precision {precision!r} is not one of {', '.join(makers)}")
+    return makers[precision](writer, model)
+
+
+def matrix(model: Model, name: str) -> NDArray[np.float32]:
+    """The matrix [out, in] behind a projection's name; fused ones are stacked by rows."""
+    if name == "head":
+        return model.head
+    layer, _, projection = name.rpartition(".")
+    parts: Sequence[str] = FUSED_PROJECTIONS.get(projection, (projection,))
+    return np.concatenate([model.weights[f"{layer}.{part}"] for part in parts])
+
+
+class Float32:
+    """Plain float32; bit-equal for any number of rows on the CPU provider."""
+
+    def __init__(self, writer: GraphWriter, model: Model) -> None:
+        self._writer, self._model = writer, model
+
+    def embed(self, tokens: str) -> str:
+        table = self._writer.weight("embedding", self._model.weights["embedding"])
+        return self._writer.node("Gather", table, tokens, axis=0)
+
+    def project(self, name: str, rows: str) -> str:
+        weight = matrix(self._model, name)
+        if name != "head":
+            return self._writer.node("MatMul", rows, self._writer.weight(name, weight.T))
+        tied = "head" not in self._model.weights
+        stored = self._writer.weight("embedding" if tied else "head", weight)
+        return self._writer.node("MatMul", rows, self._writer.node("Transpose", stored, perm=(1, 0)))
+
+
+class Int8:
+    """W8A16: int8 weights per column, each activation row as a high and a low byte.
+
+    A row x with largest magnitude m becomes q = round(x * 32512 / m), stored as q + 32896, whose
+    two bytes are hi + 128 and lo + 128 with q = 256 * hi + lo. Both bytes run as two rows of one
+    integer product, so the weights are read once; integer sums do not depend on the number of
+    rows. Written as q + 32896 = 256 * a + b, the split cannot round: a is a floor, b what is left.
+    """
+
+    LEVELS = 32512.0  # 127 * 256: hi stays in [-127, 127]
+    OFFSET = 32896.0  # 128 * 256 + 128: both bytes unsigned with zero point 128
+
+    def __init__(self, writer: GraphWriter, model: Model) -> None:
+        self._writer, self._model = writer, model
+
+    def embed(self, tokens: str) -> str:
+        table, scales = self._stored("embedding", self._model.weights["embedding"])
+        rows = self._writer.node(
+            "Cast", self._writer.node("Gather", table, tokens, axis=0), to=TensorProto.FLOAT
+        )
+        columns = self._writer.node("Gather", scales, tokens, axis=0)
+        axis = self._writer.constant(np.array([1], np.int64))
+        return self._writer.node("Mul", rows, self._writer.node("Unsqueeze", columns, axis))
+
+    def project(self, name: str, rows: str) -> str:
+        writer = self._writer
+        weight = matrix(self._model, name)
+        if name == "head":
+            tied = "head" not in self._model.weights
+            stored, scales = self._stored("embedding" if tied else "head", weight)
+            stored = writer.node("Transpose", stored, perm=(1, 0))
+        else:
+            quantised, column_scales = quantise_columns(weight)
+            stored = writer.weight(name, quantised.T)
+            scales = writer.weight(f"{name}.scales", column_scales)
+        both_bytes, byte_scales = self._split_bytes(rows)
+        product = writer.node(
+            "MatMulIntegerToFloat",
+            both_bytes,
+            stored,
+            self._scalar(1.0),
+            scales,
+            writer.constant(np.array(128, np.uint8)),
+            domain="com.microsoft",
+        )
+        return writer.node("MatMul", byte_scales, product)
+
+    def _split_bytes(self, rows: str) -> tuple[str, str]:
+        """rows [n, 1, k] float32 → bytes [n, 2, k] uint8, what a step of each is worth [n, 1, 2]."""
+        writer = self._writer
+        norm = writer.node("ReduceL2", rows, axes=(-1,), keepdims=1)
+        norm = writer.node("Max", norm, self._scalar(1e-30))
+        steps = writer.node("Mul", rows, writer.node("Div", self._scalar(self.LEVELS), norm))
+        stored = writer.node("Add", steps, self._scalar(self.OFFSET + 0.5))
+        stored = writer.node("Cast", stored, to=TensorProto.UINT32)
+        shifts = writer.constant(np.array([[8], [0]], np.uint32))
+        high_low = writer.node("BitShift", stored, shifts, direction="RIGHT")
+        both = writer.node("Cast", high_low, to=TensorProto.UINT8)
+        worth = np.array([[[256 / self.LEVELS, 1 / self.LEVELS]]], np.float32)
+        return both, writer.node("Mul", norm, writer.constant(worth))
+
+    def _stored(self, name: str, weight: NDArray[np.float32]) -> tuple[str, str]:
+        """The table [vocabulary, hidden] int8 and its scales [vocabulary], stored once."""
+        quantised, scales = quantise_columns(weight)
+        return self._writer.weight(name, quantised), self._writer.weight(f"{name}.scales", scales)
+
+    def _scalar(self, value: float) -> str:
+        return self._writer.constant(np.array(value, np.float32))
+
+
+class Int4:
+    """Four-bit weights in blocks of 32 with a zero point; for a draft, whose words are only guesses."""
+
+    def __init__(self, writer: GraphWriter, model: Model) -> None:
+        self._writer, self._model = writer, model
+
+    def embed(self, tokens: str) -> str:
+        table = self._model.weights["embedding"]
+        packed, scales, zeros = self._stored("embedding", table)
+        return self._writer.node(
+            "GatherBlockQuantized",
+            self._writer.node(
+                "Reshape", packed, self._writer.constant(np.array([len(table), -1], np.int64))
+            ),
+            tokens,
+            self._writer.node(
+                "Reshape", scales, self._writer.constant(np.array([len(table), -1], np.int64))
+            ),
+            self._writer.node(
+                "Reshape", zeros, self._writer.constant(np.array([len(table), -1], np.int64))
+            ),
+            domain="com.microsoft",
+            bits=4,
+            block_size=INT4_BLOCK,
+            gather_axis=0,
+            quantize_axis=1,
+        )
+
+    def project(self, name: str, rows: str) -> str:
+        weight = matrix(self._model, name)
+        tied = name == "head" and "head" not in self._model.weights
+        packed, scales, zeros = self._stored("embedding" if tied else name, weight)
+        return self._writer.node(
+            "MatMulNBits",
+            rows,
+            packed,
+            scales,
+            zeros,
+            domain="com.microsoft",
+            N=weight.shape[0],
+            K=weight.shape[1],
+            bits=4,
+            block_size=INT4_BLOCK,
+            accuracy_level=INT4_ACCURACY_LEVEL,
+        )
+
+    def _stored(self, name: str, weight: NDArray[np.float32]) -> tuple[str, str, str]:
+        packed, scales, zeros = quantise_blocks(weight)
+        return (
+            self._writer.weight(name, packed),
+            self._writer.weight(f"{name}.scales", scales),
+            self._writer.weight(f"{name}.zeros", zeros),
+        )
+
+
+def quantise_columns(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Symmetric 8-bit weights: [out, in] → int8 [out, in] in [-127, 127] and scales [out]."""
+    peaks = np.abs(weight).max(axis=1)
+    scales = np.where(peaks > 0, peaks / 127, 1).astype(np.float32)
+    return np.rint(weight / scales[:, None]).astype(np.int8), scales
+
+
+def quantise_blocks(
+    weight: NDArray[np.float32],
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8]]:
+    """Asymmetric 4-bit weights in blocks along `in`, in the layout of MatMulNBits.
+
+    [out, in] → packed uint8 [out, blocks, 16] (the even place in the low half of a byte), scales
+    float32 [out * blocks], zero points uint8 [out * ceil(blocks / 2)] (two to a byte).
+    """
+    out, width = weight.shape
+    if width % INT4_BLOCK:
+        raise BuildError(f"an int4 matrix of {width} columns: they must be a multiple of {INT4_BLOCK}")
+    blocks = weight.reshape(out, -1, INT4_BLOCK)
+    low = np.minimum(blocks.min(axis=2), 0)
+    high = np.maximum(blocks.max(axis=2), 0)
+    scales = ((high - low) / 15).astype(np.float32)
+    scales = np.where(scales > 0, scales, 1).astype(np.float32)
+    zeros = np.clip(np.rint(-low / scales), 0, 15).astype(np.uint8)
+    levels = np.rint(blocks / scales[:, :, None]) + zeros[:, :, None]
+    quantised = np.clip(levels, 0, 15).astype(np.uint8)
+    packed = quantised[..., 0::2] | (quantised[..., 1::2] << 4)
+    if zeros.shape[1] % 2:
+        zeros = np.pad(zeros, ((0, 0), (0, 1)))
+    return packed, scales.reshape(-1), (zeros[:, 0::2] | (zeros[:, 1::2] << 4)).reshape(-1)

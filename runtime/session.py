@@ -1,0 +1,150 @@
+"""One model's graph and cache, behind prefill, extend and crop.
+
+What it hides: the key and value buffers, the doubling of a lone row around attention, the shapes
+of a call, and the binding of buffers, which happens once for every shape.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from runtime import providers
+from runtime.errors import ContextError
+from runtime.manifest import Geometry
+
+PREFILL_CHUNK = 128  # rows in a prefill call: the product is compute-bound from about here
+MOST_BOUND_SHAPES = 64
+
+
+class Cache:
+    """The keys and values of one sequence: [layers][key, value] of [1, kv_heads, capacity, head_size].
+
+    float32, a page of memory taken only when it is first written. `capacity` is the context and
+    one slot more, for the copy of a lone row.
+    """
+
+    def __init__(self, geometry: Geometry, context: int) -> None:
+        self.context = context
+        shape = (geometry.layers, 2, 1, geometry.kv_heads, context + 1, geometry.head_size)
+        self.buffers: NDArray[np.float32] = np.empty(shape, np.float32)
+        self.length = 0
+
+
+class GraphSession:
+    """A fused graph of one lane with its own cache; one thread uses it."""
+
+    def __init__(
+        self,
+        path: Path,
+        geometry: Geometry,
+        *,
+        threads: int,
+        cores: tuple[int, ...] = (),
+        context: int | None = None,
+        share_cpu: bool = False,
+    ) -> None:
+        """Load `path`; `context` (tokens) caps the cache below what the model allows.
+
+        Raises BundleError, ProviderError as `providers.load`.
+        """
+        self.geometry = geometry
+        self.cache = Cache(geometry, min(context or geometry.context, geometry.context))
+        self._session = providers.load(path, threads=threads, cores=cores, share_cpu=share_cpu)
+        self._logits = np.empty((1, geometry.vocabulary), np.float32)
+        self._calls: dict[tuple[int, int], _Call] = {}
+
+    @property
+    def context(self) -> int:
+        """How many tokens fit."""
+        return self.cache.context
+
+    @property
+    def length(self) -> int:
+        """How many tokens' keys and values are cached."""
+        return self.cache.length
+
+    def crop(self, length: int) -> None:
+        """Forget keys and values past `length`; what is shorter already stays as it is."""
+        self.cache.length = min(self.cache.length, max(length, 0))
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Feed `tokens` in chunks; return the last one's logits [vocabulary] float32."""
+        for start in range(0, len(tokens) - PREFILL_CHUNK, PREFILL_CHUNK):
+            self.extend(tokens[start : start + PREFILL_CHUNK], num_logits=1)
+        tail = (len(tokens) - 1) % PREFILL_CHUNK + 1
+        return self.extend(tokens[-tail:], num_logits=1)[0]
+
+    def extend(self, tokens: Sequence[int], *, num_logits: int) -> NDArray[np.float32]:
+        """Feed `tokens` after what is cached, in one call.
+
+        Returns the logits of the last `num_logits` of them, [num_logits, vocabulary] float32, in
+        a buffer that the next call writes again. Raises ContextError when they do not fit.
+        """
+        width = len(tokens)
+        if self.cache.length + width > self.cache.context:
+            raise ContextError(
+                f"{self.cache.length} cached tokens and {width} more exceed the context of "
+                f"{self.cache.context}"
+            )
+        call = self._call(width, num_logits)
+        call.feed(tokens, self.cache.length)
+        self._session.run_with_iobinding(call.binding)
+        self.cache.length += width
+        return self._logits[:num_logits]
+
+    def _call(self, width: int, num_logits: int) -> "_Call":
+        """The bound buffers for calls of this shape, made at its first use."""
+        if num_logits > len(self._logits):
+            self._logits = np.empty((num_logits, self.geometry.vocabulary), np.float32)
+            self._calls.clear()
+        if (width, num_logits) not in self._calls:
+            if len(self._calls) >= MOST_BOUND_SHAPES:
+                self._calls.clear()
+            logits = self._logits[:num_logits]
+            self._calls[width, num_logits] = _Call(self._session, self.cache, width, logits)
+        return self._calls[width, num_logits]
+
+
+class _Call:
+    """The inputs and outputs of one shape of call, bound once."""
+
+    def __init__(
+        self, session: ort.InferenceSession, cache: Cache, width: int, logits: NDArray[np.float32]
+    ) -> None:
+        self.binding = session.io_binding()
+        attended = max(width, 2)
+        self._attended = attended
+        self._tokens = np.zeros(width, np.int64)
+        self._key_length = np.zeros(1, np.int32)
+        self._total_length = np.zeros((), np.int32)
+        self._kept: list[NDArray[Any]] = []
+        self._bind_input("tokens", self._tokens)
+        self._bind_input("attention_rows", np.minimum(np.arange(attended), width - 1))
+        self._bind_input("attention_shape", np.array([1, attended, -1]))
+        self._bind_input("attention_keep", np.arange(width))
+        self._bind_input("logits_rows", np.arange(width - len(logits), width))
+        self._bind_input("key_lengths.0", self._key_length)
+        self._bind_input("total_lengths.0", self._total_length)
+        self._bind_output("logits", logits)
+        for layer, parts in enumerate(cache.buffers):
+            for part, buffer in zip(("key", "value"), parts, strict=True):
+                self._bind_input(f"past.0.{layer}.{part}", buffer)
+                self._bind_output(f"present.0.{layer}.{part}", buffer)
+
+    def feed(self, tokens: Sequence[int], length: int) -> None:
+        """Fill the inputs: `tokens` after `length` cached ones."""
+        self._tokens[:] = tokens
+        self._total_length[...] = length + self._attended
+        self._key_length[0] = length + self._attended - 1
+
+    def _bind_input(self, name: str, array: NDArray[Any]) -> None:
+        self._kept.append(array)
+        self.binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+    def _bind_output(self, name: str, array: NDArray[np.float32]) -> None:
+        self._kept.append(array)
+        self.binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
