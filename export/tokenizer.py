@@ -1,0 +1,256 @@
+"""Rebuilds a tokenizer from the vocabulary, merges and pre-tokenizer that a GGUF file names."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
+from tokenizers import pre_tokenizers as splitters
+
+from export.metadata import Metadata
+from runtime.errors import BuildError
+
+# The numbers that GGUF gives to kinds of tokens; byte tokens and unused ones need no care.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+
+# Names under which chat models end a turn; a file often declares only one of those it was taught.
+END_NAMES = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>")
+
+# Families that cut their text alike, by the names that converters write for them.
+SINGLE_DIGITS = ("smollm", "starcoder", "refact", "codeshell")
+GPT_2 = ("gpt-2", "phi-2")
+LLAMA_3 = ("llama-bpe", "llama3", "llama-v3")
+QWEN_2 = ("qwen2", "deepseek-r1-qwen")
+GPT_2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPACE_MARK = "\u2581"
+
+
+def build(metadata: Metadata) -> Tokenizer:
+    """The tokenizer of the file: byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
+
+    Control tokens become special added tokens, user-defined ones plain added tokens. Raises
+    BuildError for another kind, an unknown pre-tokenizer, or a vocabulary that holds a token
+    twice.
+    """
+    tokens = metadata.texts("tokenizer.ggml.tokens")
+    kinds = metadata.integers("tokenizer.ggml.token_type")
+    if len(kinds) != len(tokens):
+        raise BuildError(
+            f"{metadata.path} has {len(tokens)} tokens and {len(kinds)} token types; "
+            "there must be as many."
+        )
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        twice = next(token for place, token in enumerate(tokens) if vocabulary[token] != place)
+        raise BuildError(f"{metadata.path}: the vocabulary holds {twice!r} twice.")
+    model = metadata.text("tokenizer.ggml.model")
+    if model == "gpt2":
+        tokenizer = _byte_level(metadata, vocabulary)
+    elif model == "llama":
+        tokenizer = _sentence_piece(metadata, vocabulary, kinds)
+    else:
+        raise BuildError(
+            f"{metadata.path} has a tokenizer of the kind {model!r}; 'gpt2' and 'llama' work."
+        )
+    if _adds_bos(metadata):
+        _put_bos_first(metadata, tokenizer)
+    for place, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
+        if kind in (UNKNOWN, CONTROL):
+            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        elif kind == USER_DEFINED:
+            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
+        if tokenizer.token_to_id(token) != place:
+            raise BuildError(f"{metadata.path}: the token {place}, {token!r}, cannot be kept.")
+    return tokenizer
+
+
+def end_tokens(metadata: Metadata) -> list[int]:
+    """The ids that end an answer, ascending: those declared and control tokens known to do so."""
+    tokens = metadata.texts("tokenizer.ggml.tokens")
+    kinds = metadata.integers("tokenizer.ggml.token_type")
+    found = {
+        place
+        for place, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind == CONTROL and token in END_NAMES
+    }
+    for name in ("eos", "eot", "eom"):
+        place = _special(metadata, name)
+        if place is not None:
+            found.add(place)
+    if not found:
+        raise BuildError(f"{metadata.path} names no end token; an answer would never end.")
+    return sorted(found)
+
+
+def write(metadata: Metadata, folder: Path, *, generation: dict[str, float]) -> None:
+    """Write tokenizer.json, tokenizer_config.json and generation_config.json into `folder`.
+
+    `generation` holds sampling defaults by their usual names, temperature and top_p among them.
+    """
+    tokenizer = build(metadata)
+    tokens = metadata.texts("tokenizer.ggml.tokens")
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for name in ("bos", "eos", "unknown", "padding"):
+        place = _special(metadata, name)
+        if place is not None:
+            short = {"unknown": "unk", "padding": "pad"}.get(name, name)
+            config[f"{short}_token"] = tokens[place]
+    config["add_bos_token"] = _adds_bos(metadata)
+    config["clean_up_tokenization_spaces"] = False
+    config["model_max_length"] = metadata.integer("llama.context_length")
+    if "tokenizer.chat_template" in metadata.pairs:
+        config["chat_template"] = metadata.text("tokenizer.chat_template")
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    _write_json(folder / "tokenizer_config.json", config)
+    settings: dict[str, Any] = {"eos_token_id": end_tokens(metadata), **generation}
+    _write_json(folder / "generation_config.json", settings)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _special(metadata: Metadata, name: str) -> int | None:
+    """The id that the file declares for "bos", "eos", …; None where it declares none."""
+    key = f"tokenizer.ggml.{name}_token_id"
+    if key not in metadata.pairs:
+        return None
+    place, count = metadata.integer(key), len(metadata.texts("tokenizer.ggml.tokens"))
+    if not 0 <= place < count:
+        raise BuildError(f"{metadata.path}: {key} is {place}, outside the {count} tokens.")
+    return place
+
+
+def _adds_bos(metadata: Metadata) -> bool:
+    """Whether plain text starts with the bos token; SentencePiece and Llama 3 do by default."""
+    usual = (
+        metadata.text("tokenizer.ggml.model") == "llama"
+        or metadata.text("tokenizer.ggml.pre", "") in LLAMA_3
+    ) and _special(metadata, "bos") is not None
+    return metadata.flag("tokenizer.ggml.add_bos_token", default=usual)
+
+
+def _byte_level(metadata: Metadata, vocabulary: dict[str, int]) -> Tokenizer:
+    """Byte-level BPE; bytes that the vocabulary has no letter for are left out of a text.
+
+    SmolLM2's own tokenizer lacks 21 of the 256, all control characters or bytes of planes unused.
+    """
+    name = metadata.text("tokenizer.ggml.pre")
+    pre_tokenizer = _pre_tokenizer(metadata.path, name)
+    merges = [_split_merge(merge) for merge in metadata.texts("tokenizer.ggml.merges")]
+    tokenizer = _from_merges(metadata, vocabulary, merges, ignore_merges=name in LLAMA_3)
+    if name in QWEN_2:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _pre_tokenizer(path: Path, name: str) -> Any:
+    """How text is cut before merging; each name is the one that converters give to a family."""
+    if name in SINGLE_DIGITS:
+        steps: list[Any] = [splitters.Digits(individual_digits=True)]
+        return splitters.Sequence([*steps, splitters.ByteLevel(add_prefix_space=False)])
+    if name in GPT_2:
+        return splitters.ByteLevel(add_prefix_space=False)
+    if name in LLAMA_3:
+        patterns = [WORDS % r"\p{N}{1,3}"]
+    elif name in QWEN_2:
+        patterns = [WORDS % r"\p{N}"]
+    elif name == "default":
+        patterns = [r"[\p{P}\$\+<=>\^~\|]+", GPT_2_WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"]
+    else:
+        known = ", ".join(sorted((*SINGLE_DIGITS, *GPT_2, *LLAMA_3, *QWEN_2, "default")))
+        raise BuildError(
+            f"{path} cuts its text by the pre-tokenizer {name!r}, which is unknown; "
+            f"known are {known}."
+        )
+    steps = [splitters.Split(Regex(pattern), "isolated") for pattern in patterns]
+    return splitters.Sequence(
+        [*steps, splitters.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+
+
+def _split_merge(merge: str) -> tuple[str, str]:
+    # A left part is never empty, so that it may itself be a space.
+    middle = merge.find(" ", 1)
+    return merge[:middle], merge[middle + 1 :]
+
+
+def _sentence_piece(
+    metadata: Metadata, vocabulary: dict[str, int], kinds: Sequence[int]
+) -> Tokenizer:
+    """SentencePiece BPE: merges are ranked by the score of the piece that they make."""
+    for key in ("tokenizer.ggml.precompiled_charsmap", "tokenizer.ggml.remove_extra_whitespaces"):
+        if metadata.pairs.get(key):
+            raise BuildError(f"{metadata.path} sets {key}, which is not supported.")
+    missing = [name for name in map("<0x{:02X}>".format, range(256)) if name not in vocabulary]
+    if missing:
+        raise BuildError(f"{metadata.path}: the vocabulary lacks the byte token {missing[0]}.")
+    unknown = _special(metadata, "unknown")
+    tokenizer = _from_merges(
+        metadata,
+        vocabulary,
+        _scored_merges(metadata, vocabulary, kinds),
+        byte_fallback=True,
+        fuse_unk=True,
+        unk_token=None if unknown is None else metadata.texts("tokenizer.ggml.tokens")[unknown],
+    )
+    prefix = metadata.flag("tokenizer.ggml.add_space_prefix", default=True)
+    marks: list[Any] = [normalizers.Replace(" ", SPACE_MARK)]
+    spaces: list[Any] = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback()]
+    spaces.append(decoders.Fuse())
+    if prefix:
+        marks.insert(0, normalizers.Prepend(SPACE_MARK))
+        spaces.append(decoders.Strip(" ", 1, 0))
+    tokenizer.normalizer = normalizers.Sequence(marks)
+    tokenizer.decoder = decoders.Sequence(spaces)
+    return tokenizer
+
+
+def _scored_merges(
+    metadata: Metadata, vocabulary: dict[str, int], kinds: Sequence[int]
+) -> list[tuple[str, str]]:
+    """All splits of normal pieces in two others, best score first, longer left parts before."""
+    scores = metadata.numbers("tokenizer.ggml.scores")
+    if len(scores) != len(kinds):
+        raise BuildError(
+            f"{metadata.path} has {len(kinds)} tokens and {len(scores)} scores; "
+            "there must be as many."
+        )
+    pieces = {piece: scores[place] for piece, place in vocabulary.items() if kinds[place] == NORMAL}
+    merges = [
+        (score, left, right)
+        for piece, score in pieces.items()
+        for left, right in ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        if left in pieces and right in pieces
+    ]
+    merges.sort(key=lambda merge: (-merge[0], -len(merge[1]), vocabulary[merge[1]]))
+    return [(left, right) for _, left, right in merges]
+
+
+def _from_merges(
+    metadata: Metadata, vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any
+) -> Tokenizer:
+    try:
+        return Tokenizer(models.BPE(vocab=vocabulary, merges=merges, **options))
+    except Exception as error:  # The library raises nothing narrower.
+        raise BuildError(
+            f"{metadata.path}: the merges do not fit the vocabulary: {error}."
+        ) from error
+
+
+def _put_bos_first(metadata: Metadata, tokenizer: Tokenizer) -> None:
+    place = _special(metadata, "bos")
+    if place is None:
+        raise BuildError(f"{metadata.path} adds a bos token to every text but names none.")
+    token = metadata.texts("tokenizer.ggml.tokens")[place]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{token}:0 $A:0", pair=f"{token}:0 $A:0 $B:0", special_tokens=[(token, place)]
+    )
