@@ -9,7 +9,7 @@ decoding). The filters are those of Hugging Face's logits processors, in their o
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,11 @@ Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 Ids: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint32]
+_Real = TypeVar("_Real", np.float32, np.float64)
 
 _MASK64 = 2**64 - 1
 _FEW = 2048  # so few tokens get their noise at once; among more, those that cannot win are found
+_CHUNK = 16384  # arrays of this many words stay in the cache and off the page allocator
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,7 @@ class Sampling:
                 raise UsageError(f"{name} must be {wanted}; it is {getattr(self, name)!r}.")
 
 
-def choose(
-    logits: Floats, context: Sequence[int] | NDArray[np.integer], sampling: Sampling
-) -> int:
+def choose(logits: Floats, context: Sequence[int] | NDArray[np.integer], sampling: Sampling) -> int:
     """Choose the token that follows `context`.
 
     `logits`: float32 [vocabulary]; `context`: every token before the position, which is its length.
@@ -108,8 +108,9 @@ def probabilities(
     scores = _penalised(logits, context, sampling.repetition_penalty)
     _check(scores.max())
     ids = _survivors(scores, sampling)
-    weights = np.exp(_scaled(scores[ids], scores.max(), sampling.temperature))
-    law[ids] = weights / weights.sum()
+    kept = slice(None) if ids is None else ids
+    weights = np.exp(_scaled(scores[kept], scores.max(), sampling.temperature))
+    law[kept] = weights / weights.sum()
     return law
 
 
@@ -142,10 +143,11 @@ def _check(best: np.float32) -> None:
 def _penalised(
     logits: Floats, context: Sequence[int] | NDArray[np.integer], penalty: float
 ) -> Floats:
-    """Apply the repetition penalty (Keskar et al. 2019, CTRL) to the tokens of the context, once."""
+    """Apply the repetition penalty (Keskar et al. 2019, CTRL) to the tokens of the context."""
     if penalty == 1 or len(context) == 0:
         return logits
     seen = np.asarray(context, dtype=np.int64)
+    seen = seen[seen < logits.size]
     scores = logits.copy()
     old = logits[seen]
     factor = np.float32(penalty)
@@ -161,35 +163,43 @@ def _scaled(scores: Floats, top: np.float32, temperature: float) -> Doubles:
 
 def _weights(scores: Floats, top: np.float32, temperature: float) -> Floats:
     """Give probabilities up to a constant, 1 for the best, in float32: quick and approximate."""
-    # Bounded, since 0 times an infinite inverse would be NaN.
-    inverse = np.float32(min(1 / temperature, 1e30))
+    # Bounded, since 0 times infinity would be NaN.
+    inverse = np.float32(min(max(1 / temperature, 1e-37), 1e30))
     with np.errstate(over="ignore", under="ignore"):
-        return np.exp((scores - top) * inverse)
+        weights: Floats = scores - top
+        weights *= inverse
+        np.exp(weights, out=weights)
+    return weights
 
 
-def _kth_largest(values: Floats, k: int) -> np.float32:
+def _kth_largest(values: NDArray[_Real], k: int) -> _Real:
     """Find the k-th largest value, or the smallest where there are fewer."""
-    if k >= values.size:
-        return np.float32(values.min())
+    place = max(values.size - k, 0)
     # The k-th largest of some columns' maxima bounds the answer from below and leaves few values.
     columns = values.size // 64
     if 2 * k < columns:
         peaks = values[: columns * 64].reshape(64, columns).max(axis=0)
         values = values[values >= np.partition(peaks, columns - k)[columns - k]]
-    return np.float32(np.partition(values, values.size - k)[values.size - k])
+        place = values.size - k
+    found: _Real = np.partition(values, place)[place]
+    return found
 
 
-def _survivors(scores: Floats, sampling: Sampling) -> Ids:
-    """Apply top-k, top-p and min-p: the ids of the tokens that stay, ascending."""
-    ids: Ids = np.arange(scores.size)
+def _survivors(scores: Floats, sampling: Sampling) -> Ids | None:
+    """Apply top-k, top-p and min-p: the ids of the tokens that stay, ascending, or None for all."""
+    ids: Ids | None = None
+    kept = scores
     if 0 < sampling.top_k < scores.size:
         ids = np.flatnonzero(scores >= _kth_largest(scores, sampling.top_k))
-    if sampling.top_p < 1:
-        ids = ids[_nucleus(scores[ids], sampling.temperature, sampling.top_p)]
-    if sampling.min_p > 0:
         kept = scores[ids]
+    if sampling.top_p < 1:
+        places = _nucleus(kept, sampling.temperature, sampling.top_p)
+        ids = places if ids is None else ids[places]
+        kept = scores[ids]
+    if sampling.min_p > 0:
         limit = max(sampling.temperature * math.log(sampling.min_p), -3e38)
-        ids = ids[kept - kept.max() >= np.float32(limit)]
+        places = np.flatnonzero(kept - kept.max() >= np.float32(limit))
+        ids = places if ids is None else ids[places]
     return ids
 
 
@@ -213,40 +223,50 @@ def _nucleus(scores: Floats, temperature: float, top_p: float) -> Ids:
     return np.sort(np.concatenate([above, equal[equal.size - (count - above.size) :]]))
 
 
-def _contest(
-    scores: Floats, position: int, sampling: Sampling, count: int
-) -> tuple[Ids, Doubles]:
+def _contest(scores: Floats, position: int, sampling: Sampling, count: int) -> tuple[Ids, Doubles]:
     """Give ids (ascending) with their noisy scores, among them the `count` best of all."""
-    top = scores.max()
-    filtered = 0 < sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0
-    ids = _survivors(scores, sampling) if filtered else np.arange(scores.size)
-    if ids.size > _FEW and count * 16 < ids.size:
-        kept = scores[ids] if filtered else scores
-        ids = _contenders(ids, kept, top, position, sampling, count)
-    values = _scaled(scores[ids], top, sampling.temperature)
+    ids = _survivors(scores, sampling)
+    if (scores if ids is None else ids).size > _FEW and count <= _FEW // 16:
+        ids = _contenders(scores, ids, position, sampling, count)
+    elif ids is None:
+        ids = np.arange(scores.size)
+    values = _scaled(scores[ids], scores.max(), sampling.temperature)
     return ids, values + gumbel(sampling.seed, position, ids)
 
 
 def _contenders(
-    ids: Ids, scores: Floats, top: np.float32, position: int, sampling: Sampling, count: int
+    scores: Floats, ids: Ids | None, position: int, sampling: Sampling, count: int
 ) -> Ids:
-    """Drop tokens that cannot be among the `count` best, without making their noise.
+    """Find all of `ids` that can be among the `count` best, without making most of the noise.
 
-    A token with weight w and uniform u reaches a noisy score of L only if -log u <= w / e^L, hence
-    only if 1 - u <= w / e^L, and the first half of the hash bounds 1 - u from below. L is what the
-    `count` tokens with the best ratio reach. The slack of 1e-3 covers the rounding of float32.
+    A token of weight w and uniform u reaches a noisy score of L only if -log u <= w / e^L, hence
+    only if 1 - u <= w / e^L, and the first hash word bounds 1 - u from below. L is what the tokens
+    of the best such ratios reach. The slack of 1e-3 covers the rounding of float32.
     """
+    top = scores.max()
     high, _ = _keys(sampling.seed, position)
-    rest = (~_hash(ids.astype(np.uint32), high)).astype(np.float32) + np.float32(1)
-    weights = _weights(scores, top, sampling.temperature)
-    ratios = weights / rest
-    first = np.argpartition(ratios, ids.size - count)[ids.size - count :]
-    noise = gumbel(sampling.seed, position, ids[first])
-    level = float((_scaled(scores[first], top, sampling.temperature) + noise).min())
-    if level < -40:  # weights this small would leave the normal range of float32
-        return ids
-    weights *= np.float32(math.exp(-level) * 2.0**32 * 1.001)
-    return ids[rest <= weights + np.float32(2)]
+    total = scores.size if ids is None else ids.size
+    ratios = np.empty(total, dtype=np.float32)
+    for start in range(0, total, _CHUNK):
+        stop = min(start + _CHUNK, total)
+        if ids is None:
+            words, part = np.arange(start, stop, dtype=np.uint32), scores[start:stop]
+        else:
+            words, part = ids[start:stop].astype(np.uint32), scores[ids[start:stop]]
+        words = _hash(words, high)
+        rest = np.invert(words, out=words).astype(np.float32)
+        # The second word adds 20 bits below: where the first leaves 0, less than one of them.
+        np.maximum(rest, np.float32(2.0**-22), out=rest)
+        np.divide(_weights(part, top, sampling.temperature), rest, out=ratios[start:stop])
+    first = np.flatnonzero(ratios >= (ratios.max() if count == 1 else _kth_largest(ratios, count)))
+    first = first if ids is None else ids[first]
+    noisy = _scaled(scores[first], top, sampling.temperature)
+    noisy += gumbel(sampling.seed, position, first)
+    level = float(_kth_largest(noisy, count))
+    if level < -40:  # a weight that matters could be below the range of float32
+        return np.arange(total) if ids is None else ids
+    places = np.flatnonzero(ratios >= np.float32(math.exp(level) * 2.0**-32 / 1.001))
+    return places if ids is None else ids[places]
 
 
 def _mix64(value: int) -> int:
@@ -266,12 +286,13 @@ def _keys(seed: int, position: int) -> tuple[int, int]:
 def _hash(ids: Words, key: int) -> Words:
     """Hash ids to uniform 32-bit words (Wellons' triple32 with the key's halves added between)."""
     word = ids + np.uint32(key & 0xFFFFFFFF)
-    word ^= word >> np.uint32(17)
+    shifted = word >> np.uint32(17)
+    word ^= shifted
     word *= np.uint32(0xED5AD4BB)
-    word ^= word >> np.uint32(11)
+    word ^= np.right_shift(word, np.uint32(11), out=shifted)
     word += np.uint32(key >> 32)
     word *= np.uint32(0xAC4C1B51)
-    word ^= word >> np.uint32(15)
+    word ^= np.right_shift(word, np.uint32(15), out=shifted)
     word *= np.uint32(0x31848BAB)
-    word ^= word >> np.uint32(14)
+    word ^= np.right_shift(word, np.uint32(14), out=shifted)
     return word

@@ -52,8 +52,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a round ended: the last accepted node (-1: only the pending token stood), and the
-    target's own token after it."""
+    """How a round ended: the last accepted node, and the target's own token after it.
+
+    Node -1 is the pending token: nothing of the proposal was accepted.
+    """
 
     node: int
     final_token: int
