@@ -1,6 +1,8 @@
 """Where a graph runs: the only file that names an execution provider."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnxruntime as ort
@@ -15,8 +17,8 @@ def check_device(role: str, device: str) -> None:
     """Refuse a device word that nothing here can honour; raises ProviderError."""
     if device not in SUPPORTED_DEVICES:
         raise ProviderError(
-            f"the {role} was asked for on {device!r}, and this version runs on "
-            f"{', '.join(SUPPORTED_DEVICES)} only; leave the option out"
+            f"The {role} was asked for on {device!r}; this version runs on "
+            f"{', '.join(SUPPORTED_DEVICES)} only, so leave the option out."
         )
 
 
@@ -25,6 +27,20 @@ def usable_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+@contextmanager
+def pinned(core: int | None) -> Iterator[None]:
+    """Keep the calling thread on one logical core, where the system can; None leaves it free."""
+    if core is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def load(
@@ -51,9 +67,9 @@ def load(
         session = ort.InferenceSession(path, options, providers=[CPU_PROVIDER])
     except Exception as error:  # onnxruntime raises a dozen unrelated classes for a bad file
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BundleError(f"{path} cannot be loaded: {reason}; build the bundle again") from error
+        raise BundleError(f"{path} cannot be loaded: {reason}; build the bundle again.") from error
     session.disable_fallback()
     used = session.get_providers()
     if used != [CPU_PROVIDER]:
-        raise ProviderError(f"{path} was to run on {CPU_PROVIDER} but onnxruntime chose {used}")
+        raise ProviderError(f"{path} was to run on {CPU_PROVIDER} but onnxruntime chose {used}.")
     return session

@@ -4,7 +4,6 @@ What it hides: the key and value buffers, the doubling of a lone row around atte
 of a call, and the binding of buffers, which happens once for every shape.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,25 @@ MOST_BOUND_SHAPES = 64
 
 
 class Cache:
-    """The keys and values of one sequence: [layers][key, value] of [1, kv_heads, capacity, head_size].
+    """The keys and values of one sequence, and the tokens they belong to.
 
-    float32, a page of memory taken only when it is first written. `capacity` is the context and
-    one slot more, for the copy of a lone row.
+    buffers: [layers, 2, 1, kv_heads, context + 1, head_size] float32, keys then values; a page of
+    memory is taken only when it is first written. The slot past the context is for the copy of a
+    lone row.
     """
 
     def __init__(self, geometry: Geometry, context: int) -> None:
-        self.context = context
         shape = (geometry.layers, 2, 1, geometry.kv_heads, context + 1, geometry.head_size)
+        self.context = context
         self.buffers: NDArray[np.float32] = np.empty(shape, np.float32)
+        self.tokens: NDArray[np.int64] = np.empty(context, np.int64)
         self.length = 0
+
+    def shared_with(self, tokens: NDArray[np.int64]) -> int:
+        """How many tokens of the start of `tokens` are cached."""
+        most = min(self.length, len(tokens))
+        different = self.tokens[:most] != tokens[:most]
+        return int(different.argmax()) if different.any() else most
 
 
 class GraphSession:
@@ -46,21 +53,21 @@ class GraphSession:
         cores: tuple[int, ...] = (),
         context: int | None = None,
         share_cpu: bool = False,
+        cache: Cache | None = None,
     ) -> None:
         """Load `path`; `context` (tokens) caps the cache below what the model allows.
 
+        `cache`, from another session on a graph of the same model, is taken over as it is.
+
         Raises BundleError, ProviderError as `providers.load`.
         """
-        self.geometry = geometry
-        self.cache = Cache(geometry, min(context or geometry.context, geometry.context))
+        self.vocabulary = geometry.vocabulary
+        self.cache = cache or Cache(geometry, min(context or geometry.context, geometry.context))
+        self.context = self.cache.context
         self._session = providers.load(path, threads=threads, cores=cores, share_cpu=share_cpu)
+        self._core = cores[0] if cores else None
         self._logits = np.empty((1, geometry.vocabulary), np.float32)
         self._calls: dict[tuple[int, int], _Call] = {}
-
-    @property
-    def context(self) -> int:
-        """How many tokens fit."""
-        return self.cache.context
 
     @property
     def length(self) -> int:
@@ -71,35 +78,45 @@ class GraphSession:
         """Forget keys and values past `length`; what is shorter already stays as it is."""
         self.cache.length = min(self.cache.length, max(length, 0))
 
-    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Feed `tokens` in chunks; return the last one's logits [vocabulary] float32."""
-        for start in range(0, len(tokens) - PREFILL_CHUNK, PREFILL_CHUNK):
-            self.extend(tokens[start : start + PREFILL_CHUNK], num_logits=1)
-        tail = (len(tokens) - 1) % PREFILL_CHUNK + 1
-        return self.extend(tokens[-tail:], num_logits=1)[0]
+    def prefill(self, tokens: NDArray[np.int64]) -> bool:
+        """Cache one more chunk of `tokens`; True when at most one token is left to `extend`."""
+        self.crop(self.cache.shared_with(tokens))
+        chunk = tokens[self.length : len(tokens) - 1][:PREFILL_CHUNK]
+        if len(chunk):
+            self._run(chunk, 1)
+        return self.length >= len(tokens) - 1
 
-    def extend(self, tokens: Sequence[int], *, num_logits: int) -> NDArray[np.float32]:
-        """Feed `tokens` after what is cached, in one call.
+    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+        """Feed what is not cached yet of `tokens` [n] int64, the whole text from its start.
 
-        Returns the logits of the last `num_logits` of them, [num_logits, vocabulary] float32, in
-        a buffer that the next call writes again. Raises ContextError when they do not fit.
+        Keys and values of other tokens past the common start are forgotten. Returns the logits of
+        the last `num_logits` tokens, [num_logits, vocabulary] float32, in a buffer that the next
+        call writes again. Raises ContextError when the text does not fit.
         """
-        width = len(tokens)
-        if self.cache.length + width > self.cache.context:
+        if len(tokens) > self.context:
             raise ContextError(
-                f"{self.cache.length} cached tokens and {width} more exceed the context of "
-                f"{self.cache.context}"
+                f"A text of {len(tokens)} tokens does not fit in the context of {self.context}."
             )
-        call = self._call(width, num_logits)
-        call.feed(tokens, self.cache.length)
-        self._session.run_with_iobinding(call.binding)
-        self.cache.length += width
+        self.crop(min(self.cache.shared_with(tokens), len(tokens) - num_logits))
+        while len(tokens) - self.length - num_logits >= PREFILL_CHUNK:
+            self._run(tokens[self.length : self.length + PREFILL_CHUNK], 1)
+        return self._run(tokens[self.length :], num_logits)
+
+    def _run(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
+        """One call of the graph, on `tokens` after what is cached."""
+        length = self.cache.length
+        call = self._call(len(tokens), num_logits)
+        call.feed(tokens, length)
+        with providers.pinned(self._core):
+            self._session.run_with_iobinding(call.binding)
+        self.cache.tokens[length : length + len(tokens)] = tokens
+        self.cache.length = length + len(tokens)
         return self._logits[:num_logits]
 
     def _call(self, width: int, num_logits: int) -> "_Call":
         """The bound buffers for calls of this shape, made at its first use."""
         if num_logits > len(self._logits):
-            self._logits = np.empty((num_logits, self.geometry.vocabulary), np.float32)
+            self._logits = np.empty((num_logits, self.vocabulary), np.float32)
             self._calls.clear()
         if (width, num_logits) not in self._calls:
             if len(self._calls) >= MOST_BOUND_SHAPES:
@@ -135,7 +152,7 @@ class _Call:
                 self._bind_input(f"past.0.{layer}.{part}", buffer)
                 self._bind_output(f"present.0.{layer}.{part}", buffer)
 
-    def feed(self, tokens: Sequence[int], length: int) -> None:
+    def feed(self, tokens: NDArray[np.int64], length: int) -> None:
         """Fill the inputs: `tokens` after `length` cached ones."""
         self._tokens[:] = tokens
         self._total_length[...] = length + self._attended

@@ -1,0 +1,103 @@
+"""The token channel: a preallocated ring buffer from one thread to one other.
+
+A message is a kind, a round number, an outcome (node and final token) and up to `widest` tokens.
+Two semaphores count the free and the filled slots, so the sender alone moves the tail, the
+receiver alone the head, and nothing is locked or polled.
+"""
+
+import threading
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DraftError
+
+_HEADER = 5  # kind, round, node, final token, number of tokens
+
+
+class Kind(IntEnum):
+    """What a message says."""
+
+    BEGIN = 0  # forget what was committed past `node` tokens
+    COMMIT = 1  # `tokens` are certain
+    DRAFT = 2  # propose up to `node` tokens after what is committed
+    LOOK_AHEAD = 3  # `tokens` are being verified: draft up to `node` tokens for what may come of it
+    PROPOSAL = 4  # `tokens` were asked for
+    ROLLOUT = 5  # if the round ends in (`node`, `final_token`), then `tokens` is the next proposal
+    STOP = 6  # end the thread
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; the meaning of `node` and `tokens` stands with its kind."""
+
+    kind: Kind
+    round: int = 0
+    node: int = 0
+    final_token: int = 0
+    tokens: tuple[int, ...] = ()
+
+
+class TokenChannel:
+    """A ring of `slots` messages of at most `widest` tokens each; one sender, one receiver."""
+
+    def __init__(self, *, slots: int, widest: int) -> None:
+        self.widest = widest
+        self._ring: NDArray[np.int64] = np.zeros((slots, _HEADER + widest), np.int64)
+        self._free = threading.Semaphore(slots)
+        self._filled = threading.Semaphore(0)
+        self._sent = 0
+        self._received = 0
+        self._failure: BaseException | None = None
+
+    def send(self, message: Message, *, timeout_s: float) -> None:
+        """Put a message in the ring; raises DraftError when no slot gets free in `timeout_s`."""
+        if len(message.tokens) > self.widest:
+            raise DraftError(f"A message of {len(message.tokens)} tokens; {self.widest} fit.")
+        if not self._free.acquire(timeout=timeout_s):
+            raise DraftError(f"The channel stayed full for {timeout_s:g} s.")
+        slot = self._ring[self._sent % len(self._ring)]
+        slot[:_HEADER] = (
+            message.kind,
+            message.round,
+            message.node,
+            message.final_token,
+            len(message.tokens),
+        )
+        slot[_HEADER : _HEADER + len(message.tokens)] = message.tokens
+        self._sent += 1
+        self._filled.release()
+
+    def receive(self, *, timeout_s: float) -> Message | None:
+        """Take the oldest message; None when none comes in `timeout_s` (0: do not wait).
+
+        Raises DraftError when the sender failed and all it had sent was received.
+        """
+        if not self._filled.acquire(timeout=timeout_s):
+            return None
+        if self._received == self._sent:
+            self._filled.release()  # the failure stands for everyone who asks again
+            raise DraftError(f"The draft failed: {describe(self._failure)}") from self._failure
+        slot = self._ring[self._received % len(self._ring)]
+        kind, number, node, final_token, count = (int(value) for value in slot[:_HEADER])
+        tokens = tuple(int(token) for token in slot[_HEADER : _HEADER + count])
+        self._received += 1
+        self._free.release()
+        return Message(Kind(kind), number, node, final_token, tokens)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the receiver has something to read."""
+        return self._received != self._sent
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the receiver, after all that was sent, that no more will come and why."""
+        self._failure = error
+        self._filled.release()
+
+
+def describe(error: BaseException | None) -> str:
+    """An exception in one line, with its class where the text alone says too little."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

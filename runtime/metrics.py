@@ -1,0 +1,197 @@
+"""What one generation did and how long it took: one schema for chat, bench and bridge.
+
+`rounds` and `mean_acceptance_length` leave out the token that the prompt itself yields, and count
+what the target settled, kept or not: plain decoding has exactly 1.00.
+"""
+
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.verify import Outcome, Proposal
+from runtime.worker import DraftWork
+
+Run = tuple[float, float]  # start and end, perf_counter seconds
+
+
+@dataclass
+class Metrics:
+    """Counters and times of one generation; `to_dict` gives the schema."""
+
+    strategy: str
+    seed: int
+    providers: Mapping[str, str]
+    prompt_tokens: int = 0
+    finish_reason: str | None = None
+    draft_error: str | None = None
+    rounds: int = 0
+    emitted_tokens: int = 0
+    tokens_discarded: int = 0
+    settled_tokens: int = 0
+    draft_tokens_proposed: int = 0
+    draft_tokens_accepted: int = 0
+    correction_tokens: int = 0
+    bonus_tokens: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    evaluated_at: Counter[int] = field(default_factory=Counter)
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    target_runs: list[Run] = field(default_factory=list)
+    draft: DraftWork = field(default_factory=DraftWork)
+    overheads_s: list[float] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    ended: float | None = None
+    _waited_s: float = 0.0
+
+    @contextmanager
+    def target_run(self) -> Iterator[None]:
+        """Time one pass of the target."""
+        started = time.perf_counter()
+        yield
+        self.target_runs.append((started, time.perf_counter()))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time a wait for the draft."""
+        started = time.perf_counter()
+        yield
+        self._waited_s += time.perf_counter() - started
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """Time a round; what is neither a target pass nor a wait is overhead."""
+        started, self._waited_s = time.perf_counter(), 0.0
+        yield
+        run_started, run_ended = self.target_runs[-1]
+        spent = time.perf_counter() - started
+        self.overheads_s.append(spent - (run_ended - run_started) - self._waited_s)
+
+    @contextmanager
+    def delivering(self) -> Iterator[None]:
+        """Time what turns a round's tokens into text: overhead of that round."""
+        started = time.perf_counter()
+        yield
+        if self.overheads_s:
+            self.overheads_s[-1] += time.perf_counter() - started
+
+    def verified(self, proposal: Proposal, outcome: Outcome) -> None:
+        """A round ended in `outcome`."""
+        self.rounds += 1
+        accepted = 0
+        node = outcome.node
+        while node >= 0:
+            accepted, node = accepted + 1, proposal.parents[node]
+        self.settled_tokens += accepted + 1
+        self.draft_tokens_proposed += len(proposal)
+        self.draft_tokens_accepted += accepted
+        self.accepted_at.update(range(accepted))
+        whole = outcome.node not in proposal.parents
+        self.evaluated_at.update(range(accepted if whole else accepted + 1))
+        if len(proposal):
+            self.bonus_tokens += whole
+            self.correction_tokens += not whole
+
+    def committed(self, settled: int, kept: int) -> None:
+        """Of `settled` new tokens `kept` are part of the answer."""
+        now = time.perf_counter()
+        if self.first_token is None:
+            self.first_token = now
+        self.ended = now
+        self.emitted_tokens += kept
+        self.tokens_discarded += settled - kept
+
+    def withdraw(self, count: int) -> None:
+        """The last `count` tokens belong to a stop string, or come after it."""
+        self.emitted_tokens -= count
+        self.tokens_discarded += count
+
+    def hypothesis(self, source: str, *, hit: bool) -> None:
+        """A round's outcome was, or was not, among the guesses of `source`."""
+        (self.hits if hit else self.misses)[source] += 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The schema, ready for JSON; times in seconds but `overhead_ms`, which is a median."""
+        wall = (self.ended or self.started) - self.started
+        first = None if self.first_token is None else self.first_token - self.started
+        later = self.emitted_tokens - 1
+        evaluated = sum(self.evaluated_at.values())
+        guessed = self.hits.total() + self.misses.total()
+        draft_busy = _busy(self.draft.runs)
+        overhead = statistics.median(self.overheads_s) if self.overheads_s else 0.0
+        return {
+            "strategy": self.strategy,
+            "seed": self.seed,
+            "providers": dict(self.providers),
+            "finish_reason": self.finish_reason,
+            "rounds": self.rounds,
+            "prompt_tokens": self.prompt_tokens,
+            "emitted_tokens": self.emitted_tokens,
+            "tokens_discarded": self.tokens_discarded,
+            "draft_tokens_proposed": self.draft_tokens_proposed,
+            "draft_tokens_evaluated": evaluated,
+            "draft_tokens_accepted": self.draft_tokens_accepted,
+            "correction_tokens": self.correction_tokens,
+            "bonus_tokens": self.bonus_tokens,
+            "draft_passes": self.draft.passes,
+            "target_passes": len(self.target_runs),
+            "hits": dict(self.hits),
+            "misses": dict(self.misses),
+            "acceptance_rate": _share(self.draft_tokens_accepted, self.draft_tokens_proposed),
+            "per_place_acceptance": [
+                self.accepted_at[place] / count for place, count in sorted(self.evaluated_at.items())
+            ],
+            "mean_acceptance_length": _share(self.settled_tokens, self.rounds),
+            "hit_rate": _share(self.hits.total(), guessed),
+            "draft_busy_s": draft_busy,
+            "target_busy_s": _busy(self.target_runs),
+            "hidden_share": _share(_overlap(self.draft.runs, self.target_runs), draft_busy),
+            "overhead_ms": 1000 * overhead,
+            "ttft_s": first,
+            "tpot_s": (wall - first) / later if first is not None and later > 0 else None,
+            "tokens_per_s": _share(self.emitted_tokens, wall),
+            "wall_s": wall,
+            "peak_rss_bytes": _peak_rss_bytes(),
+            "energy_j": None,
+            "near_ties": 0,
+            "guard_stops": 0,
+            "early_exits_dropped": 0,
+            "draft_error": self.draft_error,
+        }
+
+
+def _share(part: float, whole: float) -> float | None:
+    """part / whole; None where there is no whole."""
+    return part / whole if whole else None
+
+
+def _busy(runs: list[Run]) -> float:
+    return sum(end - start for start, end in runs)
+
+
+def _overlap(some: list[Run], others: list[Run]) -> float:
+    """Seconds that two lists of runs, each in order and without overlap, have in common."""
+    shared, place = 0.0, 0
+    for start, end in some:
+        while place < len(others) and others[place][1] <= start:
+            place += 1
+        for other_start, other_end in others[place:]:
+            if other_start >= end:
+                break
+            shared += min(end, other_end) - max(start, other_start)
+    return shared
+
+
+def _peak_rss_bytes() -> int | None:
+    """The most memory this process ever held; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,122 @@
+"""Strategies: where the next proposal comes from. One interface, three answers.
+
+The engine calls them in this order, every round: `propose`, `verifying`, then, when the target has
+spoken, `observe`. What they propose changes speed, never text.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.metrics import Metrics
+from runtime.sampling import Sampling
+from runtime.verify import Outcome, Proposal
+from runtime.worker import DraftWorker
+
+NOTHING = Proposal.chain(())
+
+
+class Strategy(Protocol):
+    """One way to get proposals."""
+
+    name: str
+
+    def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
+        """A text starts; called before the target reads the prompt."""
+
+    def propose(self, room: int) -> Proposal:
+        """What to verify next, at most `room` tokens; may be empty."""
+
+    def verifying(self, proposal: Proposal) -> None:
+        """The target is about to run on `proposal`."""
+
+    def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
+        """The round ended in `outcome` and `block` was committed; None: the prompt's own token."""
+
+
+class Autoregressive:
+    """No draft: every round verifies only the pending token."""
+
+    name = "autoregressive"
+
+    def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, room: int) -> Proposal:
+        """Nothing, always."""
+        del room
+        return NOTHING
+
+    def verifying(self, proposal: Proposal) -> None:
+        """Nothing to do meanwhile."""
+
+    def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
+        """Nothing to learn."""
+
+
+class Speculative:
+    """Draft, then verify (Leviathan, Kalman, Matias 2023), one after the other."""
+
+    name = "speculative"
+
+    def __init__(self, worker: DraftWorker, *, num_draft_tokens: int) -> None:
+        """Propose `num_draft_tokens` tokens a round from `worker`."""
+        self._worker = worker
+        self._num_draft_tokens = num_draft_tokens
+
+    def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
+        """The draft reads the prompt beside the target."""
+        self._metrics = metrics
+        self._worker.begin(prompt, sampling)
+
+    def propose(self, room: int) -> Proposal:
+        """Wait for the draft, except while it still reads a long prompt."""
+        count = min(self._num_draft_tokens, room)
+        if count < 1 or self._worker.error is not None or self._worker.reading:
+            return NOTHING
+        with self._metrics.waiting():
+            return self._worker.propose(count)
+
+    def verifying(self, proposal: Proposal) -> None:
+        """The draft rests."""
+
+    def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
+        """The draft learns what was committed."""
+        self._worker.commit(block)
+
+
+class Mirror(Speculative):
+    """While the target verifies, the draft works on what may come next (Mirror-SD, 2510.13161).
+
+    A hit is an outcome that the draft had guessed and drafted for: the next proposal is there at
+    no cost. On a miss the draft starts anew, as in plain speculation.
+    """
+
+    name = "mirror"
+
+    def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
+        """As plain speculation."""
+        super().begin(prompt, sampling, metrics)
+        self._ahead: Proposal | None = None
+        self._looking = False
+
+    def propose(self, room: int) -> Proposal:
+        """The rollout of the outcome that came, else a new draft."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return super().propose(room)
+        return ahead if len(ahead) <= room else Proposal.chain(ahead.tokens[:room])
+
+    def verifying(self, proposal: Proposal) -> None:
+        """Have the draft guess how the round will end."""
+        self._looking = self._worker.error is None and not self._worker.reading
+        if self._looking:
+            self._worker.look_ahead(proposal, self._num_draft_tokens)
+
+    def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
+        """Take the rollout on a hit, then tell what was committed."""
+        if outcome is not None and self._looking:
+            self._ahead = self._worker.rollout(outcome)
+            self._metrics.hypothesis(self._worker.source, hit=self._ahead is not None)
+        super().observe(outcome, block)
