@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from export import gguf_file, tokenizer
+from export import gguf_file, reference, tokenizer
 from export.graph import build_fused
 from export.model import Model
-from export.parity import OPENINGS, Yardstick, compare
+from export.parity import OPENINGS, compare, write_texts
 from runtime import providers
 from runtime.errors import BundleError, UsageError
 from runtime.manifest import (
@@ -113,22 +113,26 @@ def build(plan: Plan, model_file: Path, folder: Path, progress: Progress) -> Non
 def _measure(
     plan: Plan, model: Model, folder: Path, progress: Progress
 ) -> dict[tuple[RoleName, Precision], Parity]:
-    """The parity of every graph, measured on text that the first target graph writes."""
-    threads = len(providers.usable_cores())
-    context = min(MEASURED_CONTEXT, model.geometry.context)
+    """The parity of every graph, on texts that the last target graph, the quickest, writes."""
     tokens = Tokenizer.from_file(str(folder / "tokenizer.json"))
     openings = [tokens.encode(text).ids for text in OPENINGS]
-    parities = {}
-    yardstick = None
-    for role, precision in plan.graphs:
+
+    def load(role: RoleName, precision: Precision) -> GraphSession:
         path = folder / role / f"fused-{precision}" / GRAPH_FILE
-        session = GraphSession(path, model.geometry, threads=threads, context=context)
-        if yardstick is None:
-            with _step("compute the reference in numpy", progress) as say:
-                yardstick = Yardstick.measure(model, openings, session)
-                say(f"{sum(len(rows) for rows in yardstick.rows)} tokens of {len(openings)} texts")
+        threads = len(providers.usable_cores())
+        context = min(MEASURED_CONTEXT, model.geometry.context)
+        return GraphSession(path, model.geometry, threads=threads, context=context, share_cpu=True)
+
+    with _step("write a text to measure on", progress) as say:
+        texts = write_texts(load("target", plan.targets[-1]), openings)
+        say(f"{sum(map(len, texts))} tokens")
+    with _step("compute its logits in numpy", progress) as say:
+        rows = [reference.logits(model, text[:-1]) for text in texts]
+        say(f"{len(texts)} passes")
+    parities = {}
+    for role, precision in plan.graphs:
         with _step(f"measure the {role}'s fused-{precision} graph", progress) as say:
-            parity = compare(session, yardstick)
+            parity = compare(load(role, precision), texts, rows)
             say(
                 f"{parity.equal_greedy_share:.1%} of greedy tokens equal, "
                 f"logits differ by at most {parity.largest_logit_difference:.2g}"

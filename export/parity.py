@@ -1,13 +1,10 @@
 """Measures a graph against the numpy forward pass on text that the model itself writes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from export import reference
-from export.model import Model
 from runtime.manifest import Parity
 from runtime.session import GraphSession
 
@@ -25,43 +22,32 @@ OPENINGS = (
 TOKENS_EACH = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Yardstick:
-    """Texts of known logits: the n rows of `rows[i]` speak for the last n tokens of `texts[i]`."""
+def write_texts(session: GraphSession, openings: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Each opening, cut to fit, and the TOKENS_EACH tokens that the graph finds likeliest after it.
 
-    texts: list[list[int]]
-    rows: list[NDArray[np.float32]]
-
-    @classmethod
-    def measure(
-        cls, model: Model, openings: Sequence[Sequence[int]], writer: GraphSession
-    ) -> "Yardstick":
-        """Let a graph of the model continue each opening, and compute the reference's logits.
-
-        The texts end after TOKENS_EACH tokens, not at end tokens: what follows one counts too.
-        """
-        texts, rows = [], []
-        count = min(TOKENS_EACH, writer.context // 2)
-        for opening in (opening[: writer.context - count] for opening in openings):
-            text = continue_greedily(writer, opening, count=count)
-            texts.append(text)
-            rows.append(reference.logits(model, text[:-1])[len(opening) - 1 :])
-        return cls(texts, rows)
+    A text goes on after an end token: what follows one is measured too.
+    """
+    count = min(TOKENS_EACH, session.context // 2)
+    texts = []
+    for opening in (opening[: session.context - count] for opening in openings):
+        text = np.array([*opening, *[0] * count], np.int64)
+        for length in range(len(opening), len(text)):
+            text[length] = session.extend(text[:length])[0].argmax()
+        texts.append(text.tolist())
+    return texts
 
 
-def continue_greedily(session: GraphSession, opening: Sequence[int], *, count: int) -> list[int]:
-    """The opening and the `count` likeliest tokens after it, one by one."""
-    text = np.empty(len(opening) + count, np.int64)
-    text[: len(opening)] = opening
-    for length in range(len(opening), len(text)):
-        text[length] = session.extend(text[:length])[0].argmax()
-    return text.tolist()
+def compare(
+    session: GraphSession, texts: Sequence[Sequence[int]], rows: Sequence[NDArray[np.float32]]
+) -> Parity:
+    """Feed every text but its last token to the graph and compare its logits with `rows`.
 
-
-def compare(session: GraphSession, yardstick: Yardstick) -> Parity:
-    """Feed every text to the graph and compare its logits, row by row, with the reference's."""
+    rows: for each text the reference's logits [len(text) - 1, vocabulary]; those of the last
+    TOKENS_EACH are compared, or all where there are fewer.
+    """
     largest, equal, count = 0.0, 0, 0
-    for text, wanted in zip(yardstick.texts, yardstick.rows, strict=True):
+    for text, all_rows in zip(texts, rows, strict=True):
+        wanted = all_rows[-TOKENS_EACH:]
         session.crop(0)
         found = session.extend(np.array(text[:-1]), num_logits=len(wanted))
         largest = max(largest, float(np.abs(found - wanted).max()))
