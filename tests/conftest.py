@@ -1,0 +1,60 @@
+"""Bundles that many tests share; no test writes into them."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from export.__main__ import main as export_main
+from runtime.locate import default_cache_dir
+from tests import tiny
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = "smollm2-135m"
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF file of a random model of two layers."""
+    return tiny.write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of the random model: fused-fp32, fused-int8 and a fused-int4 draft."""
+    folder = tmp_path_factory.mktemp("bundles") / "tiny"
+    assert export_main(["gguf", str(tiny_gguf), "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Path:
+    """The reference model's bundle, built by the command line when recipe or builder changed.
+
+    It is kept between runs in MIRROR_SD_TEST_CACHE, by default in the user's cache folder.
+    """
+    default = default_cache_dir(os.environ, sys.platform) / "test-bundles"
+    cache = Path(os.environ.get("MIRROR_SD_TEST_CACHE", default))
+    folder = cache / f"{RECIPE}-{_builder_hash()}"
+    if folder.is_dir():
+        return folder
+    for outdated in cache.glob(f"{RECIPE}-*"):
+        shutil.rmtree(outdated, ignore_errors=True)
+    command = [sys.executable, "-m", "export", "recipe", RECIPE, "--out", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def _builder_hash() -> str:
+    """A hash of everything that decides what a bundle of the recipe holds."""
+    sources = sorted((ROOT / "export").glob("*.py"))
+    sources += [ROOT / "models" / f"{RECIPE}.json", ROOT / "runtime" / "manifest.py"]
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:12]
