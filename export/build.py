@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from export import gguf_file, reference, tokenizer
-from export.graph import build_fused
+from export.graph import GRAPH_FILE, build_fused, lanes_file
 from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
 from runtime import providers
@@ -28,7 +28,7 @@ from runtime.manifest import (
 from runtime.session import GraphSession
 
 Progress = Callable[[str], None]
-GRAPH_FILE = "model.onnx"
+LANES = (8, 32)  # how many sequences are decoded together, where speed per sequence is not all
 MEASURED_CONTEXT = 256  # tokens; the texts that graphs are measured on are shorter
 
 
@@ -99,6 +99,9 @@ def build(plan: Plan, model_file: Path, folder: Path, progress: Progress) -> Non
             place = folder / role / f"fused-{precision}"
             place.mkdir(parents=True)
             build_fused(model, precision, place)
+            if role == "target":
+                for lanes in LANES:
+                    build_fused(model, precision, place, lanes=lanes)
             say(_megabytes(sum(path.stat().st_size for path in place.iterdir())))
     parities = _measure(plan, model, folder, progress)
     with _step("hash the files", progress) as say:
@@ -151,7 +154,9 @@ def _manifest(
     graphs: dict[RoleName, dict[str, Graph]] = {"target": {}, "draft": {}}
     for (role, precision), parity in parities.items():
         key = f"fused-{precision}"
-        graphs[role][key] = Graph(f"{role}/{key}/{GRAPH_FILE}", "fused", precision, parity)
+        place = f"{role}/{key}"
+        lanes = {str(lanes): f"{place}/{lanes_file(lanes)}" for lanes in LANES if role == "target"}
+        graphs[role][key] = Graph(f"{place}/{GRAPH_FILE}", "fused", precision, parity, lanes)
     roles = {
         role: Role(geometry=model.geometry, graphs=found, end_tokens=end_tokens)
         for role, found in graphs.items()

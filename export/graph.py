@@ -33,6 +33,15 @@ from export.model import Model
 from export.writer import GraphWriter
 
 
+GRAPH_FILE = "model.onnx"
+WEIGHTS_FILE = "model.data"
+
+
+def lanes_file(lanes: int) -> str:
+    """The name of the graph of several lanes, beside GRAPH_FILE."""
+    return f"model-{lanes}-lanes.onnx"
+
+
 def build_fused(model: Model, precision: str, folder: Path, *, lanes: int = 1) -> Path:
     """Write `model` as a fused graph; return the graph's path, its weights lie beside it.
 
@@ -42,7 +51,7 @@ def build_fused(model: Model, precision: str, folder: Path, *, lanes: int = 1) -
     Raises BuildError for a precision that does not exist.
     """
     geometry = model.geometry
-    writer = GraphWriter(folder / "model.data", reuse=lanes > 1)
+    writer = GraphWriter(folder / WEIGHTS_FILE, reuse=lanes > 1)
     linear = linear_for(precision, writer, model)
     hidden = linear.embed("tokens")
     hidden = writer.node("Unsqueeze", hidden, writer.constant(np.array([1], np.int64)))
@@ -65,7 +74,7 @@ def build_fused(model: Model, precision: str, folder: Path, *, lanes: int = 1) -
     writer.node(
         "Reshape", logits, writer.constant(np.array([-1, geometry.vocabulary], np.int64)), output="logits"
     )
-    path = folder / ("model.onnx" if lanes == 1 else f"model-{lanes}-lanes.onnx")
+    path = folder / (GRAPH_FILE if lanes == 1 else lanes_file(lanes))
     onnx.save(writer.model(*_signature(model, lanes)), path)
     writer.close()
     return path

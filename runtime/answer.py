@@ -6,36 +6,75 @@ from threading import Event
 from runtime.metrics import Metrics
 from runtime.stream import TextStream
 
+Blocks = Generator[tuple[int, ...], None, None]
 
-class Answer(Iterator[str]):
-    """Iterate for the pieces; `text`, `tokens` and `metrics` grow meanwhile.
+
+class Answer:
+    """A text with its tokens and metrics.
 
     `tokens` are those of the text: no end token, and nothing of a stop string or after it. Where a
     stop string begins inside a token, the token's first characters are in `text` but the token is
     not in `tokens`.
     """
 
-    def __init__(
-        self,
-        decode: Callable[[Callable[[], bool]], Generator[tuple[int, ...], None, None]],
-        stream: TextStream,
-        metrics: Metrics,
-    ) -> None:
-        """`decode` gives blocks of committed tokens and asks now and then whether to cease."""
+    def __init__(self, stream: TextStream, metrics: Metrics) -> None:
+        """An answer without text yet."""
         self.text = ""
         self.tokens: list[int] = []
         self.metrics = metrics
-        self._cancelled = Event()
         self._stream = stream
-        self._pieces = self._run(decode(self._cancelled.is_set))
-
-    def __next__(self) -> str:
-        return next(self._pieces)
 
     @property
     def finish_reason(self) -> str | None:
         """Why it ended; None while it has not."""
         return self.metrics.finish_reason
+
+    def push(self, block: tuple[int, ...]) -> str:
+        """Add committed tokens, up to a stop string; return the text that can be shown now."""
+        pieces = []
+        with self.metrics.delivering():
+            for token in block:
+                self.tokens.append(token)
+                pieces.append(self._stream.push(token))
+                if self._stream.stopped:
+                    self._cut()
+                    break
+            return self._show("".join(pieces))
+
+    def finish(self) -> str:
+        """Nothing more comes: return the text that was held back."""
+        piece = self._stream.finish()
+        if self._stream.stopped:
+            self._cut()
+        return self._show(piece)
+
+    def _show(self, piece: str) -> str:
+        self.text += piece
+        return piece
+
+    def _cut(self) -> None:
+        kept = self._stream.tokens_kept
+        del self.tokens[kept:]
+        self.metrics.withdraw(self.metrics.emitted_tokens - kept)
+        self.metrics.finish_reason = "stop_string"
+
+
+class StreamedAnswer(Answer, Iterator[str]):
+    """An answer that is made while it is iterated, piece by piece."""
+
+    def __init__(
+        self,
+        decode: Callable[[Callable[[], bool]], Blocks],
+        stream: TextStream,
+        metrics: Metrics,
+    ) -> None:
+        """`decode` gives blocks of committed tokens and asks now and then whether to cease."""
+        super().__init__(stream, metrics)
+        self._cancelled = Event()
+        self._pieces = self._run(decode(self._cancelled.is_set))
+
+    def __next__(self) -> str:
+        return next(self._pieces)
 
     def cancel(self) -> None:
         """Stop within one step, from any thread; what came so far stays."""
@@ -46,38 +85,19 @@ class Answer(Iterator[str]):
         self._pieces.close()
         self.metrics.finish_reason = self.metrics.finish_reason or "cancelled"
 
-    def _run(self, blocks: Generator[tuple[int, ...], None, None]) -> Generator[str, None, None]:
+    def _run(self, blocks: Blocks) -> Generator[str, None, None]:
         ending = "failed"
         try:
             for block in blocks:
-                with self.metrics.delivering():
-                    piece = self._take(block)
-                if piece:
-                    self.text += piece
+                if piece := self.push(block):
                     yield piece
                 if self._stream.stopped:
                     break
-            piece = self._stream.finish()
-            if piece:
-                self.text += piece
+            if piece := self.finish():
                 yield piece
         except (GeneratorExit, KeyboardInterrupt):
             ending = "cancelled"
             raise
         finally:
-            if self.metrics.finish_reason is None:
-                self.metrics.finish_reason = ending
+            self.metrics.finish_reason = self.metrics.finish_reason or ending
             blocks.close()
-
-    def _take(self, block: tuple[int, ...]) -> str:
-        """Turn a block into text, up to a stop string."""
-        pieces = []
-        for token in block:
-            self.tokens.append(token)
-            pieces.append(self._stream.push(token))
-            if self._stream.stopped:
-                self.metrics.finish_reason = "stop_string"
-                self.metrics.withdraw(self.metrics.emitted_tokens - self._stream.tokens_kept)
-                del self.tokens[self._stream.tokens_kept :]
-                break
-        return "".join(pieces)

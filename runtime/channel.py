@@ -20,7 +20,7 @@ _HEADER = 5  # kind, round, node, final token, number of tokens
 class Kind(IntEnum):
     """What a message says."""
 
-    BEGIN = 0  # forget what was committed past `node` tokens
+    BEGIN = 0  # a text starts; the `node` tokens committed next are its prompt
     COMMIT = 1  # `tokens` are certain
     DRAFT = 2  # propose up to `node` tokens after what is committed
     LOOK_AHEAD = 3  # `tokens` are being verified: draft up to `node` tokens for what may come of it

@@ -60,12 +60,17 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One graph of a role; `file` is relative to the bundle, its external data lies beside it."""
+    """One graph of a role; `file` is relative to the bundle, its external data lies beside it.
+
+    `lanes` names further graphs of the same weights that decode several sequences together, keyed
+    by how many.
+    """
 
     file: str
     flavour: Flavour
     precision: Precision
     parity: Parity
+    lanes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,11 @@ class Manifest:
         return role
 
     def graph_path(self, role: RoleName, precision: str, *, flavour: Flavour = "fused") -> Path:
-        """The path of a role's graph; BundleError, naming those there are, when it is absent."""
+        """The path of a role's graph; BundleError when it is absent."""
+        return self.folder / self.graph(role, precision, flavour=flavour).file
+
+    def graph(self, role: RoleName, precision: str, *, flavour: Flavour = "fused") -> Graph:
+        """A role's graph; BundleError, naming those there are, when it is absent."""
         graphs = self.role(role).graphs
         key = f"{flavour}-{precision}"
         if key not in graphs:
@@ -151,7 +160,7 @@ class Manifest:
                 f"The bundle {self.folder} has no {key} graph for the {role}; "
                 f"it has {', '.join(sorted(graphs)) or 'none'}."
             )
-        return self.folder / graphs[key].file
+        return graphs[key]
 
     def verify(self) -> None:
         """Compare the sha256 of every file with the manifest; BundleError names the first to differ."""
@@ -183,8 +192,12 @@ class Manifest:
                 raise BundleError(
                     f"{where}: the graph {key!r} is {graph.flavour}-{graph.precision}."
                 )
-            if graph.file not in self.files:
-                raise BundleError(f"{where}: {graph.file!r} is not among the bundle's files.")
+            for file in (graph.file, *graph.lanes.values()):
+                if file not in self.files:
+                    raise BundleError(f"{where}: {file!r} is not among the bundle's files.")
+            strange = [lanes for lanes in graph.lanes if not lanes.isdecimal() or int(lanes) < 2]
+            if strange:
+                raise BundleError(f"{where}: {strange[0]!r} is no number of lanes of 2 or more.")
         wrong = [token for token in role.end_tokens if not 0 <= token < role.geometry.vocabulary]
         if wrong:
             raise BundleError(f"{where}: the end token {wrong[0]} is outside the vocabulary.")
@@ -261,7 +274,7 @@ def _read_dataclass(kind: type[T], value: Any, where: str) -> T:
     required = {
         item.name
         for item in dataclasses.fields(typing.cast(Any, kind))
-        if item.default is dataclasses.MISSING
+        if item.default is item.default_factory is dataclasses.MISSING
     }
     missing = sorted(required - set(value))
     if missing:

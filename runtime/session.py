@@ -40,6 +40,12 @@ class Cache:
         different = self.tokens[:most] != tokens[:most]
         return int(different.argmax()) if different.any() else most
 
+    def append(self, tokens: NDArray[np.int64] | int) -> None:
+        """Note that the keys and values of `tokens` were written after what was cached."""
+        end = self.length + np.size(tokens)
+        self.tokens[self.length : end] = tokens
+        self.length = end
+
 
 class GraphSession:
     """A fused graph of one lane with its own cache; one thread uses it."""
@@ -63,16 +69,25 @@ class GraphSession:
         """
         self.vocabulary = geometry.vocabulary
         self.cache = cache or Cache(geometry, min(context or geometry.context, geometry.context))
-        self.context = self.cache.context
         self._session = providers.load(path, threads=threads, cores=cores, share_cpu=share_cpu)
         self._core = cores[0] if cores else None
         self._logits = np.empty((1, geometry.vocabulary), np.float32)
         self._calls: dict[tuple[int, int], _Call] = {}
 
     @property
+    def context(self) -> int:
+        """How many tokens fit."""
+        return self.cache.context
+
+    @property
     def length(self) -> int:
         """How many tokens' keys and values are cached."""
         return self.cache.length
+
+    def use(self, cache: Cache) -> None:
+        """Go on with another sequence."""
+        self.cache = cache
+        self._calls.clear()
 
     def crop(self, length: int) -> None:
         """Forget keys and values past `length`; what is shorter already stays as it is."""
@@ -104,13 +119,11 @@ class GraphSession:
 
     def _run(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
         """One call of the graph, on `tokens` after what is cached."""
-        length = self.cache.length
         call = self._call(len(tokens), num_logits)
-        call.feed(tokens, length)
+        call.feed(tokens, self.cache.length)
         with providers.pinned(self._core):
             self._session.run_with_iobinding(call.binding)
-        self.cache.tokens[length : length + len(tokens)] = tokens
-        self.cache.length = length + len(tokens)
+        self.cache.append(tokens)
         return self._logits[:num_logits]
 
     def _call(self, width: int, num_logits: int) -> "_Call":

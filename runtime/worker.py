@@ -23,7 +23,7 @@ from runtime.verify import Outcome, Proposal
 WIDEST_MESSAGE = 64  # tokens
 IDLE_S = 3600.0  # how long an idle thread sleeps before it looks again
 STOP_S = 1.0  # how long `close` waits for a pass that is under way
-LAG_WORTH_WAITING = 64  # uncached committed tokens up to which a proposal is waited for
+LAG_WORTH_WAITING = 64  # unread tokens up to which a proposal is waited for
 
 
 @dataclass(slots=True)
@@ -61,16 +61,15 @@ class DraftWorker:
 
     @property
     def reading(self) -> bool:
-        """Whether the draft still reads a long text, so that waiting for it would delay the answer."""
+        """Whether the draft still reads a long text: waiting for it would delay the answer."""
         return self._loop.lag > LAG_WORTH_WAITING
 
     def begin(self, tokens: Sequence[int] | NDArray[np.int64], sampling: Sampling) -> None:
         """Start a text from its committed tokens; the draft reads it while the caller does."""
         self.work = self._loop.work = DraftWork()
         self._loop.sampling = sampling
-        self._loop.lag = len(tokens)
         self._rollouts.clear()
-        self._send(Message(Kind.BEGIN, self._round))
+        self._send(Message(Kind.BEGIN, self._round, node=len(tokens)))
         self.commit(tokens)
 
     def commit(self, tokens: Sequence[int] | NDArray[np.int64]) -> None:
@@ -170,19 +169,18 @@ class _Loop:
             self._outbox.fail(error)
 
     def _next(self) -> Message | None:
-        """The next message, reading committed text while there is none; None to stop."""
+        """The next message; while there is none, the text is read. None to stop."""
         while not self.abandoned:
-            caught_up = self.lag == 0
-            message = self._inbox.receive(timeout_s=IDLE_S if caught_up else 0.0)
+            message = self._inbox.receive(timeout_s=0.0 if self.lag else IDLE_S)
             if message is not None:
                 return None if message.kind is Kind.STOP else message
-            if not caught_up:
+            if self.lag:
                 self._read_on()
         return None
 
     def _answer(self, message: Message) -> None:
         if message.kind is Kind.BEGIN:
-            self._length = 0
+            self._length, self.lag = 0, message.node
             self._guesses.clear()
         elif message.kind is Kind.COMMIT:
             self._commit(message.tokens)
@@ -196,7 +194,6 @@ class _Loop:
         end = self._length + len(tokens)
         self._committed[self._length : end] = tokens
         self._length = end
-        self.lag = max(self.lag, len(tokens))
 
     def _read_on(self) -> None:
         """One chunk of committed text through the draft."""
