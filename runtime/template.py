@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from runtime.errors import TextError
 
 _Made = TypeVar("_Made")
-_MOST_STEPS = 1_000_000  # turns of loops and calls in one rendering
+_MOST_STEPS = 200_000  # turns of loops and calls in one rendering
 _MOST_REPEATED = 1_000_000  # items of a repeated text or list, and bits of a number
 
 
@@ -103,6 +103,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if size > _MOST_REPEATED:
             raise SecurityError(f"the result of {operator!r} is too large")
         return super().call_binop(context, operator, left, right)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """Fail at once where a template reaches for Python's own attributes."""
+        raise SecurityError(f"it may not read {attribute!r} of {type(obj).__name__}")
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:

@@ -48,6 +48,8 @@ class Text:
             if key.endswith("_token") and isinstance(value, str | dict)
         }
         source = config.get("chat_template")
+        if not isinstance(source, str | None):
+            raise TextError(f"The chat_template of {origin} is {source!r:.80}, which is no text.")
         self._template = ChatTemplate(source, origin=origin) if source else None
 
     @classmethod
