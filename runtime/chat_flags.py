@@ -1,0 +1,228 @@
+"""The flags of the chat's command line and the help that teaches them."""
+
+import argparse
+import importlib.metadata
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from runtime.errors import UsageError
+
+PROGRAM = "mirror-chat"
+STRATEGIES = ("autoregressive", "speculative", "mirror")
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_MAX_NEW_TOKENS = 512
+DESCRIPTION = """\
+Chat with a language model on this machine, a draft model at work beside it. Without
+--prompt, and with a terminal for input, a conversation opens; text piped in is one question.
+"""
+EPILOG = r"""examples:
+  mirror-chat                                     chat; the first start builds the model
+  mirror-chat --prompt "What is the capital of France?"
+  git diff | mirror-chat --system-prompt "Summarise this change in one sentence."
+  mirror-chat -m ./my-model.gguf --draft lookup   your own model, no draft model
+  mirror-chat -t 0.7 -p 0.9 --seed 7 --stats      sample, repeatably, and show what it took
+  mirror-chat --prompt Hello --json | jq .metrics
+
+The draft changes how fast an answer comes, never what it says. In the chat, /help lists the
+commands, Ctrl-C stops an answer and Ctrl-D leaves. Flags may be spelled with hyphens or
+underscores. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Leave the choice of stream and exit code to the caller."""
+        raise UsageError(message)
+
+
+def flag_parser() -> argparse.ArgumentParser:
+    """The parser; its errors are UsageError, --help and --version print and raise SystemExit(0)."""
+    parser = _Parser(
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
+    _add_question(parser.add_argument_group("what to ask"))
+    _add_models(parser.add_argument_group("models"))
+    _add_draft(parser.add_argument_group("how to generate (speed only, never the text)"))
+    _add_sampling(
+        parser.add_argument_group(
+            "how to choose tokens", "Defaults are the bundle's own; --stats prints those in use."
+        )
+    )
+    _add_limits(parser.add_argument_group("limits and machine"))
+    _add_output(parser.add_argument_group("output"))
+    return parser
+
+
+def _add_question(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--prompt", metavar="TEXT", help='one question; "-" reads it from standard input'
+    )
+    group.add_argument("--system-prompt", metavar="TEXT", help="instructions for every answer")
+
+
+def _add_models(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-m",
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        help="a recipe's name, a bundle folder, or a GGUF file; recipes and GGUF files are built "
+        "on first use (default: %(default)s)",
+    )
+    group.add_argument(
+        "-md",
+        "--draft-model",
+        metavar="MODEL",
+        help="a draft model, named the same way (default: the bundle's own)",
+    )
+    group.add_argument(
+        "--precision",
+        choices=("fp32", "int8"),
+        default="int8",
+        help="of the target's weights (default: %(default)s)",
+    )
+    group.add_argument(
+        "--cache-dir", type=Path, metavar="FOLDER", help="where built bundles and history are kept"
+    )
+    group.add_argument("--offline", action="store_true", help="never download; say what is missing")
+
+
+def _add_draft(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--draft",
+        choices=("none", "lookup", "model"),
+        default="model",
+        help="who guesses ahead: no one, n-grams of the text so far, or a model "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--strategy",
+        choices=STRATEGIES,
+        help="plain decoding; draft, then verify; or draft while the target verifies "
+        "(default: mirror; autoregressive with --draft none)",
+    )
+    group.add_argument(
+        "--num-draft-tokens",
+        type=_integer(least=1),
+        default=4,
+        metavar="N",
+        help="length of a guess (default: %(default)s)",
+    )
+
+
+def _add_sampling(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-t", "--temperature", type=_real, metavar="T", help="0 takes the likeliest token"
+    )
+    group.add_argument(
+        "-k", "--top-k", type=_integer(), metavar="K", help="keep K tokens; 0 keeps all"
+    )
+    group.add_argument(
+        "-p", "--top-p", type=_real, metavar="P", help="keep the likeliest with this total; 1: all"
+    )
+    group.add_argument(
+        "--min-p",
+        type=_real,
+        metavar="P",
+        help="drop what is below this share of the likeliest; 0: off",
+    )
+    group.add_argument(
+        "--repetition-penalty", type=_real, metavar="R", help="above 1 discourages repeats; 1: off"
+    )
+    group.add_argument(
+        "--seed",
+        type=_integer(),
+        metavar="N",
+        help="repeats an answer (default: drawn, and reported)",
+    )
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        type=_stop,
+        metavar="TEXT",
+        help=r"end the answer before TEXT; repeatable; \n, \t and \\ are understood",
+    )
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    positive = _integer(least=1)
+    group.add_argument(
+        "--max-new-tokens",
+        type=_integer(least=0),
+        metavar="N",
+        help=f"length of an answer (default: {DEFAULT_MAX_NEW_TOKENS})",
+    )
+    group.add_argument(
+        "--context-length", type=positive, metavar="N", help="tokens held (default: the model's)"
+    )
+    group.add_argument("--threads", type=positive, metavar="N", help="of the target")
+    group.add_argument("--draft-threads", type=positive, metavar="N", help="of the draft")
+    group.add_argument(
+        "--device", default="CPU", metavar="NAME", help="of the target (default: %(default)s)"
+    )
+    group.add_argument(
+        "--draft-device", default="CPU", metavar="NAME", help="of the draft (default: %(default)s)"
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--stats", action="store_true", help="after each answer, settings and metrics on stderr"
+    )
+    group.add_argument(
+        "--json",
+        action="store_true",
+        help="one line per answer, with text, tokens, finish_reason and metrics",
+    )
+
+
+def well_formed(text: str) -> str:
+    """`text` as UTF-8 can carry it: bytes the terminal's encoding did not know are read again."""
+    try:
+        content = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        content = text.encode("utf-8", "surrogatepass")
+    return content.decode("utf-8", "replace")
+
+
+def _integer(*, least: int | None = None) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        what = "a whole number" if least is None else f"a whole number, {least} or more"
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+        if least is not None and value < least:
+            raise argparse.ArgumentTypeError(f"{text} is not {what}")
+        return value
+
+    return read
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def _stop(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty text would end every answer at once")
+    escapes = {"n": "\n", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], well_formed(text))
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("mirror-sd")
+    except importlib.metadata.PackageNotFoundError:
+        return "(a source tree, not installed)"
