@@ -1,12 +1,12 @@
 """Measures a graph against the numpy forward pass on text that the model itself writes."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.manifest import Parity
-from runtime.session import GraphSession
 
 # Plain openings of several kinds of text; each is continued greedily, then compared.
 OPENINGS = (
@@ -22,7 +22,21 @@ OPENINGS = (
 TOKENS_EACH = 40
 
 
-def write_texts(session: GraphSession, openings: Sequence[Sequence[int]]) -> list[list[int]]:
+class Session(Protocol):
+    """What is needed of a graph's session (see runtime.session)."""
+
+    @property
+    def context(self) -> int:
+        """How many tokens fit."""
+
+    def crop(self, length: int) -> None:
+        """Forget what is cached past `length`."""
+
+    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+        """Feed a whole text; the logits of its last `num_logits` tokens."""
+
+
+def write_texts(session: Session, openings: Sequence[Sequence[int]]) -> list[list[int]]:
     """Each opening, cut to fit, and the TOKENS_EACH tokens that the graph finds likeliest after it.
 
     A text goes on after an end token: what follows one is measured too.
@@ -38,7 +52,7 @@ def write_texts(session: GraphSession, openings: Sequence[Sequence[int]]) -> lis
 
 
 def compare(
-    session: GraphSession, texts: Sequence[Sequence[int]], rows: Sequence[NDArray[np.float32]]
+    session: Session, texts: Sequence[Sequence[int]], rows: Sequence[NDArray[np.float32]]
 ) -> Parity:
     """Feed every text but its last token to the graph and compare its logits with `rows`.
 

@@ -1,0 +1,98 @@
+"""A bundle holds what its plan says, and the figures in its manifest are measured ones."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export import gguf_file, reference
+from export.build import Plan, is_built
+from runtime.errors import UsageError
+from runtime.manifest import Manifest, Source, file_sha256
+from runtime.session import GraphSession
+from tests import tiny
+
+
+@pytest.fixture
+def plan(tiny_gguf: Path) -> Plan:
+    return Plan("tiny", Source("gguf", "tiny.gguf", file_sha256(tiny_gguf), "unknown"))
+
+
+def test_the_manifest_describes_the_bundle(tiny_bundle: Path, tiny_gguf: Path) -> None:
+    manifest = Manifest.load(tiny_bundle)
+    manifest.verify()
+    assert manifest.name == "tiny"
+    assert manifest.source == Source("gguf", "tiny.gguf", file_sha256(tiny_gguf), "apache-2.0")
+    assert list(manifest.target.graphs) == ["fused-fp32", "fused-int8"]
+    assert manifest.draft is not None
+    assert list(manifest.draft.graphs) == ["fused-int4"]
+    assert manifest.target.end_tokens == [0, 2]
+    assert manifest.target.geometry.vocabulary == len(tiny.vocabulary())
+    held = {path.relative_to(tiny_bundle).as_posix() for path in tiny_bundle.rglob("*.*")}
+    assert held - {"manifest.json"} == set(manifest.files)
+
+
+def test_parity_is_measured(tiny_bundle: Path) -> None:
+    graphs = Manifest.load(tiny_bundle).target.graphs
+    assert graphs["fused-fp32"].parity.tokens_compared == 320
+    assert graphs["fused-fp32"].parity.equal_greedy_share == 1.0
+    assert 0 < graphs["fused-fp32"].parity.largest_logit_difference < 1e-3
+    assert graphs["fused-int8"].parity.equal_greedy_share > 0.8
+    assert graphs["fused-int8"].parity.largest_logit_difference > 1e-3
+
+
+def test_the_fp32_graph_gives_the_reference_logits(tiny_bundle: Path, tiny_gguf: Path) -> None:
+    model = gguf_file.read(tiny_gguf).model
+    path = Manifest.load(tiny_bundle).graph_path("target", "fp32")
+    tokens = np.array([1, 50, 60, 270, 4, 4, 99])
+    found = GraphSession(path, model.geometry, threads=1).extend(tokens, num_logits=7)
+    np.testing.assert_allclose(found, reference.logits(model, tokens.tolist()), atol=1e-3)
+
+
+def test_a_complete_bundle_is_recognised(tiny_bundle: Path, plan: Plan, tmp_path: Path) -> None:
+    assert is_built(plan, tiny_bundle)
+    assert not is_built(plan, tmp_path / "absent")
+    assert not is_built(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "other"}, "another bundle, tiny"),
+        ({"targets": ("fp32",)}, "another bundle"),
+        ({"draft": None}, "another bundle"),
+        ({"source": Source("gguf", "tiny.gguf", "0" * 64, "unknown")}, "another bundle"),
+    ],
+)
+def test_another_bundle_is_in_the_way(
+    tiny_bundle: Path, plan: Plan, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        is_built(dataclasses.replace(plan, **changes), tiny_bundle)
+
+
+def test_a_damaged_bundle_is_in_the_way(tiny_bundle: Path, plan: Plan, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_bundle, copy)
+    data = copy / "target" / "fused-int8" / "model.data"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(UsageError, match=r"in the way.*damaged"):
+        is_built(plan, copy)
+
+
+@pytest.mark.real_model
+def test_the_reference_model_agrees_with_float32(smollm: Path) -> None:
+    manifest = Manifest.load(smollm)
+    assert manifest.source.licence == "Apache-2.0"
+    assert manifest.target.graphs["fused-fp32"].parity.equal_greedy_share >= 0.99
+    assert manifest.target.graphs["fused-int8"].parity.equal_greedy_share >= 0.96
+    assert manifest.draft is not None
+    assert manifest.draft.graphs["fused-int4"].parity.equal_greedy_share >= 0.7
+    generation = json.loads((smollm / "generation_config.json").read_text(encoding="utf-8"))
+    assert generation == {"eos_token_id": [0, 2], "temperature": 0.2, "top_p": 0.9}

@@ -1,0 +1,124 @@
+"""A recipe brings the file that it pins, or says why not."""
+
+import dataclasses
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export import recipe
+from export.recipe import Recipe
+from runtime.errors import BuildError, UsageError
+from runtime.locate import recipe_folder
+from runtime.manifest import Source
+
+CONTENT = b"GGUF weights" * 1000
+VALID: dict[str, Any] = {
+    "name": "toy",
+    "source": {
+        "kind": "python-wheel",
+        "package": "mirror-sd-toy",
+        "version": "1.0",
+        "wheel_sha256": "0" * 64,
+        "wheel_bytes": 1,
+        "member": "mirror_sd_toy/toy.gguf",
+        "member_sha256": hashlib.sha256(CONTENT).hexdigest(),
+    },
+    "licence": "MIT",
+    "generation": {"temperature": 0.5},
+    "graphs": ["fused-fp32", "fused-int8"],
+    "draft": {"precision": "int4"},
+}
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """A recipe whose wheel lies in a folder where pip looks without a network."""
+    links = tmp_path / "links"
+    links.mkdir()
+    wheel = links / "mirror_sd_toy-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("mirror_sd_toy/toy.gguf", CONTENT)
+        info = "mirror_sd_toy-1.0.dist-info"
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: mirror-sd-toy\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    (tmp_path / "toy.json").write_text(json.dumps(VALID), encoding="utf-8")
+    found = recipe.find("toy", tmp_path)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return dataclasses.replace(found, wheel_sha256=digest, wheel_bytes=wheel.stat().st_size)
+
+
+def fetch(toy: Recipe, folder: Path) -> tuple[Path, list[str]]:
+    said: list[str] = []
+    folder.mkdir()
+    return recipe.fetch(toy, folder, offline=True, progress=said.append), said
+
+
+def test_the_pinned_file_is_unpacked(toy: Recipe, tmp_path: Path) -> None:
+    path, said = fetch(toy, tmp_path / "work")
+    assert path.read_bytes() == CONTENT
+    assert not list((tmp_path / "work").glob("*.whl"))
+    assert said == ["looking for the Python wheel mirror-sd-toy 1.0, 0.0 MB, licence MIT"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"wheel_sha256": "1" * 64}, "pip could not bring mirror-sd-toy"),
+        ({"version": "2.0"}, "pip could not bring.*No matching distribution.*PIP_FIND_LINKS"),
+        ({"member": "mirror_sd_toy/other.gguf"}, "does not hold mirror_sd_toy/other.gguf"),
+        ({"member_sha256": "1" * 64}, "toy.gguf in mirror-sd-toy 1.0 is not the file"),
+    ],
+)
+def test_anything_else_is_refused(
+    toy: Recipe, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BuildError, match=message):
+        fetch(dataclasses.replace(toy, **changes), tmp_path / "work")
+
+
+def test_an_unknown_name_is_a_usage_error_that_names_the_others(tmp_path: Path) -> None:
+    (tmp_path / "toy.json").write_text(json.dumps(VALID), encoding="utf-8")
+    with pytest.raises(UsageError, match="no recipe 'tyo'; there is toy"):
+        recipe.find("tyo", tmp_path)
+    with pytest.raises(UsageError, match="no recipe"):
+        recipe.find("../toy", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": {**VALID["source"], "kind": "web"}},
+        {"graphs": ["portable-fp32"]},
+        {"graphs": []},
+        {"licence": None, "source": None},
+    ],
+)
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "toy.json").write_text(json.dumps(VALID | change), encoding="utf-8")
+    with pytest.raises(BuildError, match=r"toy\.json is not a recipe"):
+        recipe.find("toy", tmp_path)
+
+
+def test_plan_of_a_recipe(toy: Recipe) -> None:
+    plan = toy.plan
+    file = "mirror-sd-toy==1.0: mirror_sd_toy/toy.gguf"
+    assert plan.source == Source("python-wheel", file, toy.member_sha256, "MIT")
+    assert plan.graphs == [("target", "fp32"), ("target", "int8"), ("draft", "int4")]
+    assert plan.generation == {"temperature": 0.5}
+
+
+def test_every_recipe_that_is_shipped_can_be_read() -> None:
+    found = [recipe.find(path.stem, recipe_folder()) for path in recipe_folder().glob("*.json")]
+    assert "smollm2-135m" in [shipped.name for shipped in found]
+    for shipped in found:
+        assert len(shipped.wheel_sha256) == len(shipped.member_sha256) == 64
