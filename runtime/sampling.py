@@ -206,7 +206,7 @@ def _survivors(scores: Floats, sampling: Sampling) -> Ids | None:
 def _nucleus(scores: Floats, temperature: float, top_p: float) -> Ids:
     """Keep each token whose betters together have less than `top_p` (Holtzman et al. 2020).
 
-    At the border the highest id among equals stays, as in Hugging Face's ascending sort. Returns
+    Of equals at the border the highest ids stay, as after Hugging Face's ascending sort. Returns
     places in `scores`, ascending.
     """
     top = scores.max()
@@ -214,13 +214,16 @@ def _nucleus(scores: Floats, temperature: float, top_p: float) -> Ids:
     total = float(weights.sum(dtype=np.float64))
     # All tokens below this weight have at most 1 - top_p together: none of them can stay.
     places = np.flatnonzero(weights >= np.float32((1 - top_p) * total / scores.size * 0.999))
-    ordered = np.sort(scores[places])[::-1]
-    masses = np.cumsum(np.exp(_scaled(ordered, top, temperature))) / total
+    kept = scores[places]
+    ordered = np.sort(kept)[::-1]
+    masses = np.cumsum(_weights(ordered, top, temperature), dtype=np.float64) / total
     count = min(1 + int(np.searchsorted(masses, top_p)), ordered.size)
     border = ordered[count - 1]
-    kept = scores[places]
-    above, equal = places[kept > border], places[kept == border]
-    return np.sort(np.concatenate([above, equal[equal.size - (count - above.size) :]]))
+    stays = kept > border
+    equal = np.flatnonzero(kept == border)
+    stays[equal[equal.size - (count - np.count_nonzero(stays)) :]] = True
+    found: Ids = places[stays]
+    return found
 
 
 def _contest(scores: Floats, position: int, sampling: Sampling, count: int) -> tuple[Ids, Doubles]:

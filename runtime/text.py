@@ -178,7 +178,9 @@ def _byte_alphabet() -> dict[str, int]:
 
 def _decoder_steps(tokenizer: Tokenizer, origin: str) -> list[dict[str, Any]]:
     """List the steps of a tokenizer's decoder; raise TextError for one that is not known."""
-    decoder = json.loads(tokenizer.to_str())["decoder"] or {"type": "none"}
+    # Its state for pickling is its JSON, without writing out the whole vocabulary beside it.
+    state = None if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())
+    decoder = state or {"type": "none"}
     steps: list[dict[str, Any]] = decoder.get("decoders", [decoder])
     kinds = {step["type"] for step in steps}
     mark = {"pattern": {"String": _SPACE_MARK}, "content": " "}

@@ -212,6 +212,14 @@ def test_load_reads_a_bundle(tmp_path: Path) -> None:
     assert text.encode_chat([{"role": "user", "content": "<|end|>"}])[-2:] == [END, BOT]
 
 
+def test_a_built_bundle_is_read(tiny_bundle: Path) -> None:
+    text = Text.load(tiny_bundle)
+    tokens = text.encode_chat([{"role": "user", "content": "the <|im_end|> 12"}])
+    names = text.vocabulary_tokens()
+    assert [names[token] for token in tokens].count("<|im_end|>") == 1
+    assert text.decode(tokens) == "user\nthe <|im_end|> 12\nassistant\n"
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [
