@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from export import build, recipe, workshop
 from runtime.errors import BuildError, MirrorError, UsageError
-from runtime.locate import recipe_folder
-from runtime.manifest import Source, file_sha256
 
 EPILOG = """\
 A bundle is a folder with ONNX graphs, a tokenizer and a manifest; python -m runtime.chat -m BUNDLE
@@ -41,8 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _fail("There is not enough memory to build this model.", 1)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}.", 1)
+        return _fail(f"{error.filename or options.out}: {error.strerror or error}.", 1)
+    except ModuleNotFoundError as error:
+        return _fail(
+            f"Building a bundle needs the package {error.name}: "
+            "python -m pip install 'mirror-sd[build,cpu]'",
+            1,
+        )
     except KeyboardInterrupt:
         return _fail("Interrupted; nothing was left behind.", 130)
     finally:
@@ -75,13 +77,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
+    # Imported here so that --help works, and a package that is missing can be named.
+    from export import build, recipe, workshop
+    from runtime.locate import recipe_folder
+
     out: Path = options.out.absolute()
-    chosen: recipe.Recipe | None = None
+    chosen = None
     if options.kind == "recipe":
         chosen = recipe.find(options.source, recipe_folder())
-        plan = chosen.plan
-    else:
-        plan = _gguf_plan(options.source)
+    elif not options.source.is_file():
+        raise BuildError(f"{options.source} is not a file.")
+    plan = chosen.plan if chosen else build.plan_for(options.source)
     if options.name:
         plan = dataclasses.replace(plan, name=options.name)
     if build.is_built(plan, out):
@@ -91,7 +97,7 @@ def _run(options: argparse.Namespace) -> None:
         bundle = folder / "bundle"
         bundle.mkdir()
         model_file: Path = options.source
-        if chosen is not None:
+        if chosen:
             model_file = recipe.fetch(chosen, folder, offline=options.offline, progress=_say)
         build.build(plan, model_file, bundle, _say)
         try:
@@ -101,12 +107,6 @@ def _run(options: argparse.Namespace) -> None:
             if not build.is_built(plan, out):
                 raise
     _say(f"{out} is ready")
-
-
-def _gguf_plan(path: Path) -> build.Plan:
-    if not path.is_file():
-        raise BuildError(f"{path} is not a file.")
-    return build.Plan(path.stem, Source("gguf", path.name, file_sha256(path), "unknown"))
 
 
 def _say(line: str) -> None:

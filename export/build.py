@@ -55,6 +55,12 @@ class Plan:
         return [*(("target", precision) for precision in self.targets), *drafts]
 
 
+def plan_for(model_file: Path) -> Plan:
+    """The usual plan for a GGUF file, under the file's name; OSError if it is unreadable."""
+    source = Source("gguf", model_file.name, file_sha256(model_file), "unknown")
+    return Plan(model_file.stem, source)
+
+
 def is_built(plan: Plan, out: Path) -> bool:
     """Whether `out` already holds this plan's bundle, complete and undamaged.
 

@@ -38,16 +38,17 @@ def read(path: Path) -> GgufFile:
     architecture, a setting of the llama architecture that the graphs do not compute (it is never
     ignored), tensors that are missing, unexpected, of another shape or of an unknown block type.
     """
-    reader = _open(path)
-    metadata = Metadata(path, {key: field.contents() for key, field in reader.fields.items()})
+    pairs, stored = _open(path)
+    metadata = Metadata(path, pairs)
     architecture = metadata.text("general.architecture")
     if architecture != "llama":
         raise BuildError(
             f"{path} holds a model of architecture {architecture!r}; only 'llama' works."
         )
     _refuse_unknown_settings(metadata)
-    stored = {tensor.name: tensor for tensor in reader.tensors}
     geometry = _geometry(metadata, vocabulary=len(metadata.texts("tokenizer.ggml.tokens")))
+    if geometry.layers > len(stored):
+        raise BuildError(f"{path} names {geometry.layers} layers and holds {len(stored)} tensors.")
     shapes = _shapes(geometry)
     if "output.weight" in stored:
         shapes["output.weight"] = ("head", (geometry.vocabulary, geometry.hidden))
@@ -68,11 +69,14 @@ def half_split_rows(matrix: Array, head_size: int) -> Array:
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(matrix.shape)
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The file's key-value pairs, and its tensors by name with their data mapped, not yet read."""
     if not path.is_file():
         raise BuildError(f"{path} is not a file.")
     try:
-        return gguf.GGUFReader(path)
+        reader = gguf.GGUFReader(path)
+        pairs = {key: field.contents() for key, field in reader.fields.items()}
+        return pairs, {tensor.name: tensor for tensor in reader.tensors}
     except OSError as error:
         raise BuildError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, IndexError, OverflowError, MemoryError) as error:

@@ -136,14 +136,14 @@ def _pip_download(recipe: Recipe, folder: Path, *, offline: bool, progress: Prog
             child.wait()
             raise
         log.seek(0)
-        said = [line.strip() for line in log if line.startswith("ERROR")]
+        said = [line.strip().removeprefix("ERROR: ").rstrip(".") for line in log if line.strip()]
     if code:
         hint = (
             "run once without --offline, or set PIP_FIND_LINKS to a folder that holds the wheel"
             if offline
             else "check the network and try again"
         )
-        reason = said[-1].removeprefix("ERROR: ").rstrip(".") if said else f"exit code {code}"
+        reason = said[-1] if said else f"exit code {code}"
         raise BuildError(f"pip could not bring {recipe.package} ({reason}); {hint}.")
 
 

@@ -160,6 +160,30 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, share: float) -> None:
         gguf_file.read(path)
 
 
+def test_a_file_of_changed_bytes_is_read_or_refused(tmp_path: Path) -> None:
+    """Whatever stands in the header, the outcome is a model or a sentence."""
+    path = tiny.write_gguf(tmp_path / "changed.gguf")
+    content = path.read_bytes()
+    noise = np.random.default_rng(5)
+    refused = 0
+    for _ in range(80):
+        changed = bytearray(content)
+        changed[int(noise.integers(6200))] = int(noise.integers(256))
+        path.write_bytes(changed)
+        try:
+            gguf_file.read(path)
+        except BuildError:
+            refused += 1
+    assert 0 < refused < 80
+
+
+def test_a_number_of_layers_beyond_the_tensors_is_refused(tmp_path: Path) -> None:
+    pairs = tiny.metadata({"llama.block_count": 4_000_000_000})
+    path = tiny.write_gguf(tmp_path / "deep.gguf", pairs=pairs)
+    with pytest.raises(BuildError, match="4000000000 layers and holds 21 tensors"):
+        gguf_file.read(path)
+
+
 def test_what_is_not_gguf_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.gguf"
     path.write_text("once upon a time " * 100, encoding="utf-8")
