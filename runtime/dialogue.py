@@ -164,12 +164,13 @@ class Dialogue:
                         self.screen.piece(piece)
         except KeyboardInterrupt:
             answer.cancel()
-        except OSError:
+        except BaseException:
             answer.cancel()
-            raise
-        finally:
-            if not self.json:
+            if pieces and not self.json:
                 self.screen.end_answer()
+            raise
+        if not self.json:
+            self.screen.end_answer()
         return "".join(pieces)
 
     def _print_json(self, answer: Answer, reason: str, metrics: dict[str, Any]) -> None:

@@ -99,6 +99,14 @@ def test_an_empty_answer_is_an_answer() -> None:
     assert contents(dialogue) == ["one", ""]
 
 
+def test_an_error_before_the_first_word_prints_nothing() -> None:
+    stdout = io.StringIO()
+    dialogue, _ = dialogue_on(FakeSession(Script((), error=BundleError("Damaged."))), stdout)
+    with pytest.raises(BundleError):
+        dialogue.ask("one")
+    assert stdout.getvalue() == ""
+
+
 def test_an_error_leaves_the_question_open() -> None:
     session = FakeSession(Script(("Par",), error=BundleError("Damaged.")), Script(("a",)))
     dialogue, _ = dialogue_on(session)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import BuildError, BundleError, UsageError
-from runtime.locate import default_cache_dir, known_recipes, locate_bundle
+from runtime.locate import default_cache_dir, known_recipes, locate_bundle, run_export
 from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, Source
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -268,3 +268,15 @@ def test_two_processes_at_once_both_get_the_bundle(tmp_path: Path) -> None:
     assert [child.returncode for child in children] == [0, 0]
     assert len(folders) == 1
     assert json.loads((Path(folders.pop()) / FILE_NAME).read_text())["name"] == "tiny"
+
+
+def test_the_export_runs_whatever_lies_in_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "export.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert run_export(["--help"]) == 0
+    assert run_export(["--no-such-flag"]) == 2
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    assert "usage:" in stderr
