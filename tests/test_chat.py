@@ -1,3 +1,4 @@
+import inspect
 import io
 import json
 import os
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runtime import open_session
 from runtime.chat import main
 from runtime.errors import BundleError, ContextError
 from runtime.sampling import Sampling
@@ -24,13 +26,13 @@ class Terminal(io.StringIO):
 
 
 def chat(
-    session: FakeSession, *flags: str, stdin: io.StringIO | None = None
+    session: FakeSession | None, *flags: str, stdin: io.StringIO | None = None
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of one run."""
+    """Exit code, standard output and standard error of one run; without a fake, the real thing."""
     stdout, stderr = io.StringIO(), io.StringIO()
     code = main(
         flags,
-        open_session=session.open,
+        open_session=None if session is None else session.open,
         stdin=stdin or Terminal(),
         stdout=stdout,
         stderr=stderr,
@@ -124,6 +126,7 @@ def test_every_setting_reaches_open_session() -> None:
     assert chat(session, "--prompt", "Hi", *flags.split())[0] == 0
     assert session.opened is not None
     model, settings = session.opened
+    inspect.signature(open_session).bind(model, **settings)
     assert model == "m"
     assert callable(settings.pop("progress"))
     assert settings == {
@@ -273,3 +276,39 @@ def test_an_ascii_locale_changes_nothing() -> None:
 def test_closed_standard_streams_are_no_error() -> None:
     command = " ".join(FAKE_CHAT) + ' short --prompt Hi >&- 2>&- <&-; test "$?" = 0'
     assert subprocess.run(["sh", "-c", command], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_real_pair_says_the_same_by_every_strategy(tiny_bundle: Path) -> None:
+    flags = ["-m", str(tiny_bundle), "--json", "-t", "0.9", "--seed", "3", "--max-new-tokens", "9"]
+    lines = []
+    for how in ("--draft none", "--draft lookup", "--strategy speculative", "--strategy mirror"):
+        stdin = Terminal("one\ntwo\n/retry\n")
+        code, stdout, stderr = chat(None, *flags, *how.split(), stdin=stdin)
+        assert code == 0, stderr
+        lines.append([json.loads(line) for line in stdout.splitlines()])
+    texts = [[line["text"] for line in answers] for answers in lines]
+    assert texts == [texts[0]] * 4
+    assert [line["metrics"]["seed"] for line in lines[0]] == [3, 3, 4]
+    assert len(texts[0]) == 3
+    assert all(texts[0])
+
+
+def test_a_gguf_file_is_built_on_first_use_and_kept(tiny_gguf: Path, tmp_path: Path) -> None:
+    flags = ["-m", str(tiny_gguf), "--cache-dir", str(tmp_path), "--prompt", "Hi", "-t", "0"]
+    flags += ["--max-new-tokens", "4", "--offline", "--draft", "none"]
+    code, first, stderr = chat(None, *flags)
+    assert code == 0, stderr
+    assert "There is no bundle" in stderr
+    code, second, stderr = chat(None, *flags)
+    assert (code, second) == (0, first)
+    assert "bundle" not in stderr
+
+
+def test_a_prompt_that_does_not_fit_is_wrong_usage_or_a_hint(tiny_bundle: Path) -> None:
+    flags = ["-m", str(tiny_bundle), "--context-length", "8", "--draft", "none"]
+    code, stdout, stderr = chat(None, *flags, "--prompt", "many words " * 20)
+    assert (code, stdout) == (2, "")
+    assert "holds 8" in stderr
+    code, _, stderr = chat(None, *flags, stdin=Terminal("many words " * 20 + "\n"))
+    assert code == 0
+    assert "/reset" in stderr
