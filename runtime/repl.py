@@ -124,7 +124,7 @@ def _strategy(dialogue: Dialogue, argument: str) -> None:
 
 def _save(dialogue: Dialogue, argument: str) -> None:
     path = _path(argument, "save")
-    save(path, dialogue.conversation.messages, dialogue.generation, dialogue.settings())
+    save(path, dialogue.conversation.messages, dialogue.generation, dialogue.session.settings)
     dialogue.screen.note(f"Saved {len(dialogue.conversation.messages)} messages in {path}.")
 
 
