@@ -141,7 +141,9 @@ def _build_into(
     progress(f"{reason} Building it once; this takes a minute or two.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _set_aside(folder)
+        # Judged anew: another process may have put a good bundle there since.
+        if folder.exists() and _unusable(folder) is not None:
+            _set_aside(folder)
     except OSError as error:
         raise BuildError(
             f"The cache folder {folder.parent} cannot be written ({error.strerror or error}); "

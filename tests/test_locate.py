@@ -226,6 +226,24 @@ def test_a_bundle_that_another_process_built_meanwhile_is_taken(tmp_path: Path) 
     assert Manifest.load(folder).name == "tiny"
 
 
+def test_a_bundle_that_appears_before_the_build_is_not_thrown_away(tmp_path: Path) -> None:
+    folder, _ = locate(RECIPE, tmp_path, Builder())
+    aside = folder.rename(tmp_path / "aside")
+
+    def another_process_finishes(_: str) -> None:
+        aside.rename(folder)
+
+    found = locate_bundle(
+        RECIPE,
+        cache_dir=tmp_path,
+        offline=False,
+        progress=another_process_finishes,
+        recipes=write_recipe(tmp_path.parent / "recipes"),
+        build=Builder(code=1, builds=False),
+    )
+    assert Manifest.load(found).name == "tiny"
+
+
 def test_a_damaged_cached_bundle_is_built_again(tmp_path: Path) -> None:
     build = Builder()
     folder, _ = locate(RECIPE, tmp_path, build)
