@@ -136,8 +136,8 @@ def _measure(
         texts = write_texts(load("target", plan.targets[-1]), openings)
         say(f"{sum(map(len, texts))} tokens")
     with _step("compute its logits in numpy", progress) as say:
-        rows = [reference.logits(model, text[:-1]) for text in texts]
-        say(f"{len(texts)} passes")
+        rows = reference.logits_of_texts(model, [text[:-1] for text in texts])
+        say(f"{len(texts)} texts")
     parities = {}
     for role, precision in plan.graphs:
         with _step(f"measure the {role}'s fused-{precision} graph", progress) as say:

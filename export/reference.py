@@ -11,41 +11,60 @@ Array = NDArray[np.float32]
 
 
 def logits(model: Model, tokens: Sequence[int]) -> Array:
-    """The logits [len(tokens), vocabulary] of a whole sequence; row i speaks for position i + 1.
+    """The logits [len(tokens), vocabulary] of a whole text; row i speaks for position i + 1.
 
-    `tokens` are ids below the vocabulary. The scores of one head, [n, n], and one layer's products
-    are the largest things held beside the result. Architecture: Touvron et al. 2023, LLaMA.
+    `tokens` are ids below the vocabulary.
+    """
+    return logits_of_texts(model, [tokens])[0]
+
+
+def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]:
+    """The logits of several texts that do not see each other, [len(text), vocabulary] each.
+
+    All rows share every product, so that the weights are read once. The largest things held are
+    the result and one layer's products. Architecture: Touvron et al. 2023, LLaMA.
     """
     weights, geometry = model.weights, model.geometry
-    hidden: Array = weights["embedding"][np.asarray(tokens, np.int64)]
-    cosine, sine = _rotary(model, len(tokens))
+    ends = np.cumsum([len(text) for text in texts])
+    spans = [slice(end - len(text), end) for text, end in zip(texts, ends, strict=True)]
+    hidden: Array = weights["embedding"][np.concatenate(texts).astype(np.int64)]
+    rotary = _rotary(model, np.concatenate([np.arange(len(text)) for text in texts]))
     for layer in range(geometry.layers):
         name = f"layers.{layer}"
         normed = _norm(hidden, weights[f"{name}.attention_norm"], geometry.norm_epsilon)
-        hidden = hidden + _attention(model, name, normed, cosine, sine)
+        hidden = hidden + _attention(model, name, normed, rotary, spans)
         normed = _norm(hidden, weights[f"{name}.feed_forward_norm"], geometry.norm_epsilon)
         hidden = hidden + _feed_forward(model, name, normed)
-    return _norm(hidden, weights["norm"], geometry.norm_epsilon) @ model.head.T
+    rows = _norm(hidden, weights["norm"], geometry.norm_epsilon) @ model.head.T
+    return [rows[span] for span in spans]
 
 
-def _attention(model: Model, name: str, normed: Array, cosine: Array, sine: Array) -> Array:
-    """Causal attention of one layer, output projection included, [n, hidden]."""
-    geometry, count = model.geometry, len(normed)
+def _attention(
+    model: Model, name: str, normed: Array, rotary: tuple[Array, Array], spans: Sequence[slice]
+) -> Array:
+    """Causal attention of one layer within each span of rows, output projection included."""
+    geometry = model.geometry
     query, key, value = (
-        (normed @ model.weights[f"{name}.{part}"].T).reshape(count, -1, geometry.head_size)
-        for part in ("q", "k", "v")
+        (normed @ model.weights[f"{name}.{part}"].T).reshape(-1, count, geometry.head_size)
+        for part, count in (
+            ("q", geometry.heads),
+            ("k", geometry.kv_heads),
+            ("v", geometry.kv_heads),
+        )
     )
-    query, key = _turn(query, cosine, sine), _turn(key, cosine, sine)
-    hidden_from_sight = np.triu(np.full((count, count), -np.inf, np.float32), 1)
+    query, key = _turn(query, rotary), _turn(key, rotary)
     scale = np.float32(geometry.head_size**-0.5)
     mixed = np.empty_like(query)
-    for head in range(geometry.heads):
-        shared = head * geometry.kv_heads // geometry.heads
-        scores = query[:, head] @ key[:, shared].T * scale + hidden_from_sight
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
-        mixed[:, head] = scores @ value[:, shared]
-    output: Array = mixed.reshape(count, -1) @ model.weights[f"{name}.o"].T
+    for span in spans:
+        count = span.stop - span.start
+        hidden_from_sight = np.triu(np.full((count, count), -np.inf, np.float32), 1)
+        for head in range(geometry.heads):
+            shared = head * geometry.kv_heads // geometry.heads
+            scores = query[span, head] @ key[span, shared].T * scale + hidden_from_sight
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
+            mixed[span, head] = scores @ value[span, shared]
+    output: Array = mixed.reshape(len(normed), -1) @ model.weights[f"{name}.o"].T
     return output
 
 
@@ -64,14 +83,15 @@ def _feed_forward(model: Model, name: str, normed: Array) -> Array:
     return output
 
 
-def _rotary(model: Model, count: int) -> tuple[Array, Array]:
-    """Cosines and sines of the rotary angles, each [count, 1, head_size / 2] (Su et al. 2021)."""
+def _rotary(model: Model, positions: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Cosines and sines of the rotary angles, each [n, 1, head_size / 2] (Su et al. 2021)."""
     half = model.geometry.head_size // 2
     frequencies = model.geometry.rope_base ** (-np.arange(half) / half)
-    angles = np.outer(np.arange(count), frequencies)[:, None, :]
+    angles = np.outer(positions, frequencies)[:, None, :]
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def _turn(heads: Array, cosine: Array, sine: Array) -> Array:
+def _turn(heads: Array, rotary: tuple[Array, Array]) -> Array:
+    cosine, sine = rotary
     first, second = np.split(heads, 2, axis=-1)
     return np.concatenate((first * cosine - second * sine, second * cosine + first * sine), axis=-1)

@@ -71,6 +71,14 @@ def test_logits_equal_a_pass_token_by_token(tmp_path: Path, *, tied: bool) -> No
     np.testing.assert_allclose(found, np.stack(step_by_step(weights, tokens)), atol=2e-4)
 
 
+def test_texts_do_not_see_each_other(tmp_path: Path) -> None:
+    model = gguf_file.read(tiny.write_gguf(tmp_path / "tiny.gguf")).model
+    texts = [[1, 9, 200], [4], [7, 7, 7, 8, 100]]
+    together = reference.logits_of_texts(model, texts)
+    for text, rows in zip(texts, together, strict=True):
+        np.testing.assert_allclose(rows, reference.logits(model, text), atol=1e-4)
+
+
 def test_later_tokens_do_not_change_earlier_rows(tmp_path: Path) -> None:
     model = gguf_file.read(tiny.write_gguf(tmp_path / "tiny.gguf")).model
     first = reference.logits(model, [5, 6, 7])
