@@ -163,7 +163,7 @@ class Manifest:
         return graphs[key]
 
     def verify(self) -> None:
-        """Compare the sha256 of every file with the manifest; BundleError names the first to differ."""
+        """Compare every file's sha256 with the manifest; BundleError names the first to differ."""
         for name, entry in self.files.items():
             if file_sha256(self.folder / name) != entry.sha256:
                 raise BundleError(
@@ -178,8 +178,8 @@ class Manifest:
                 raise BundleError(f"{path} is missing; build the bundle again.")
             if path.stat().st_size != entry.bytes:
                 raise BundleError(
-                    f"{path} has {path.stat().st_size} bytes where the manifest says {entry.bytes}; "
-                    "build the bundle again."
+                    f"{path} has {path.stat().st_size} bytes where the manifest says "
+                    f"{entry.bytes}; build the bundle again."
                 )
         self._check_role("target", self.target)
         if self.draft is not None:
