@@ -17,6 +17,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,10 +26,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.peers.workshop import GENAI, GENAI_PRECISIONS, ROOT, Workshop
+from scripts.peers.parts import GENAI, GENAI_PRECISIONS, ROOT, Parts
 
 RECIPE = "smollm2-135m"
 OURS, OUR_FLOAT, PEER = "mirror int8", "mirror fp32", "genai int8"
+SETTLE_S = 0.1  # after a run an engine's idle threads spin for a while, on the next one's cores
 SPEED_PROMPT = "Write a long story about a lighthouse keeper."
 QUESTIONS = (
     "What is the capital of France? Tell me about its history.",
@@ -104,6 +106,7 @@ def measure_speed(
     for turn in range(repeats):
         first = turn % len(workers)
         for worker in [*workers[first:], *workers[:first]]:
+            time.sleep(SETTLE_S)
             answer = worker.ask(do="decode", new_tokens=new_tokens, **prompt)
             if len(answer["tokens"]) != new_tokens:
                 raise SystemExit(
@@ -134,10 +137,10 @@ def ratio(speeds: Mapping[str, Sequence[float]], name: str, base: str) -> float:
     return statistics.median(a / b for a, b in zip(speeds[name], speeds[base], strict=True))
 
 
-def engines(workshop: Workshop, gguf: Path) -> list[Engine]:
+def engines(parts: Parts, gguf: Path) -> list[Engine]:
     """Every engine to compare, ours first, with all they need made."""
-    bundle, exports = workshop.bundle(gguf), workshop.genai_exports(gguf)
-    ours, theirs = workshop.mirror_python(), workshop.genai_python()
+    bundle, exports = parts.bundle(gguf), parts.genai_exports(gguf)
+    ours, theirs = parts.mirror_python(), parts.genai_python()
     return [
         Engine(OURS, ours, ("mirror", str(bundle), "--precision", "int8")),
         Engine(OUR_FLOAT, ours, ("mirror", str(bundle), "--precision", "fp32")),
@@ -170,9 +173,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="rounds of timed runs")
     parser.add_argument("--agreement-tokens", type=int, default=96, help="for each question")
     options = parser.parse_args()
-    workshop = Workshop(options.work)
-    gguf = options.gguf.absolute() if options.gguf else workshop.gguf_of_recipe(RECIPE)
-    compared = engines(workshop, gguf)
+    parts = Parts(options.work)
+    gguf = options.gguf.absolute() if options.gguf else parts.gguf_of_recipe(RECIPE)
+    compared = engines(parts, gguf)
     speeds: dict[int, dict[str, list[float]]] = {}
     agreement: dict[str, float] = {}
     total = 0

