@@ -4,7 +4,7 @@ Inputs, for `lanes` sequences that each feed the same number of tokens S (one la
 graph that decodes many sequences together):
 
     tokens [lanes * S] int64           lane by lane
-    attention_rows [lanes * max(S, 2)] int64   which rows go through attention; a lone row goes twice
+    attention_rows [lanes * max(S, 2)] int64   the rows that attention sees; a lone row goes twice
     attention_shape [3] int64          (1, max(S, 2), -1), how one lane's rows are laid out there
     attention_keep [S] int64           the rows of a lane that come back from attention
     logits_rows [R] int64              the rows whose logits are wanted
@@ -31,7 +31,6 @@ from onnx import TensorProto, helper
 from export.linear import linear_for
 from export.model import Model
 from export.writer import GraphWriter
-
 
 GRAPH_FILE = "model.onnx"
 WEIGHTS_FILE = "model.data"
@@ -67,12 +66,17 @@ def build_fused(model: Model, precision: str, folder: Path, *, lanes: int = 1) -
         mixed = _attention(writer, model, layer, qkv, (cosine, sine), lanes)
         skip = linear.project(f"{name}.o", mixed)
         normed, hidden = _norm(writer, model, f"{name}.feed_forward_norm", hidden, skip)
-        skip = linear.project(f"{name}.down", _gated(writer, linear.project(f"{name}.gate_up", normed)))
+        skip = linear.project(
+            f"{name}.down", _gated(writer, linear.project(f"{name}.gate_up", normed))
+        )
     normed, _ = _norm(writer, model, "norm", hidden, skip)
     rows = writer.node("Gather", normed, "logits_rows", axis=0)
     logits = linear.project("head", rows)
     writer.node(
-        "Reshape", logits, writer.constant(np.array([-1, geometry.vocabulary], np.int64)), output="logits"
+        "Reshape",
+        logits,
+        writer.constant(np.array([-1, geometry.vocabulary], np.int64)),
+        output="logits",
     )
     path = folder / (GRAPH_FILE if lanes == 1 else lanes_file(lanes))
     onnx.save(writer.model(*_signature(model, lanes)), path)
@@ -98,7 +102,9 @@ def _norm(
     weight = writer.weight(name, model.weights[name])
     epsilon = model.geometry.norm_epsilon
     if skip is None:
-        normed = writer.node("SimplifiedLayerNormalization", hidden, weight, epsilon=epsilon, axis=-1)
+        normed = writer.node(
+            "SimplifiedLayerNormalization", hidden, weight, epsilon=epsilon, axis=-1
+        )
         return normed, hidden
     normed, summed = writer.nodes(
         "SkipSimplifiedLayerNormalization",
@@ -113,7 +119,7 @@ def _norm(
 def _attention(
     writer: GraphWriter, model: Model, layer: int, qkv: str, rotary: tuple[str, str], lanes: int
 ) -> str:
-    """Causal attention of every lane's rows over its own cache; rows [n, 1, qkv] → [n, 1, heads * size]."""
+    """Causal attention of each lane over its own cache: [n, 1, qkv] → [n, 1, heads * head_size]."""
     geometry = model.geometry
     rows = writer.node("Gather", qkv, "attention_rows", axis=0)
     lane_rows = (rows,) if lanes == 1 else writer.split(rows, lanes, axis=0)
@@ -149,7 +155,7 @@ def _signature(
     """The graph's inputs and outputs, in the order in which the module's docstring names them."""
     geometry = model.geometry
     info = helper.make_tensor_value_info
-    cache_shape = [1, geometry.kv_heads, "capacity", geometry.head_size]
+    cache_shape: list[str | int | None] = [1, geometry.kv_heads, "capacity", geometry.head_size]
     inputs = [
         info("tokens", TensorProto.INT64, ["tokens"]),
         info("attention_rows", TensorProto.INT64, ["attention_rows"]),

@@ -55,25 +55,30 @@ class Float32:
         self._writer, self._model = writer, model
 
     def embed(self, tokens: str) -> str:
+        """Look rows up in the table."""
         table = self._writer.weight("embedding", self._model.weights["embedding"])
         return self._writer.node("Gather", table, tokens, axis=0)
 
     def project(self, name: str, rows: str) -> str:
+        """Multiply; a tied head reads the embedding, turned over when the graph is loaded."""
         weight = matrix(self._model, name)
         if name != "head":
             return self._writer.node("MatMul", rows, self._writer.weight(name, weight.T))
         tied = "head" not in self._model.weights
         stored = self._writer.weight("embedding" if tied else "head", weight)
-        return self._writer.node("MatMul", rows, self._writer.node("Transpose", stored, perm=(1, 0)))
+        return self._writer.node(
+            "MatMul", rows, self._writer.node("Transpose", stored, perm=(1, 0))
+        )
 
 
 class Int8:
     """W8A16: int8 weights per column, each activation row as a high and a low byte.
 
-    A row x with largest magnitude m becomes q = round(x * 32512 / m), stored as q + 32896, whose
-    two bytes are hi + 128 and lo + 128 with q = 256 * hi + lo. Both bytes run as two rows of one
-    integer product, so the weights are read once; integer sums do not depend on the number of
-    rows. Written as q + 32896 = 256 * a + b, the split cannot round: a is a floor, b what is left.
+    A row x of length |x| becomes q = round(x * 32512 / |x|), stored as q + 32896, whose two bytes
+    are hi + 128 and lo + 128 with q = 256 * hi + lo. Both bytes run as two rows of one integer
+    product, so the weights are read once; integer sums do not depend on the number of rows. The
+    bytes are cut from a whole number by a shift, so no rounding can make lo wrap. (The length is
+    at least the largest magnitude, and one operator less to compute.)
     """
 
     LEVELS = 32512.0  # 127 * 256: hi stays in [-127, 127]
@@ -83,6 +88,7 @@ class Int8:
         self._writer, self._model = writer, model
 
     def embed(self, tokens: str) -> str:
+        """Look rows up in the table."""
         table, scales = self._stored("embedding", self._model.weights["embedding"])
         rows = self._writer.node(
             "Cast", self._writer.node("Gather", table, tokens, axis=0), to=TensorProto.FLOAT
@@ -92,6 +98,7 @@ class Int8:
         return self._writer.node("Mul", rows, self._writer.node("Unsqueeze", columns, axis))
 
     def project(self, name: str, rows: str) -> str:
+        """Multiply both bytes of each row at once, then add them up by what they are worth."""
         writer = self._writer
         weight = matrix(self._model, name)
         if name == "head":
@@ -115,7 +122,7 @@ class Int8:
         return writer.node("MatMul", byte_scales, product)
 
     def _split_bytes(self, rows: str) -> tuple[str, str]:
-        """rows [n, 1, k] float32 → bytes [n, 2, k] uint8, what a step of each is worth [n, 1, 2]."""
+        """rows [n, 1, k] float32 → bytes [n, 2, k] uint8 and the worth of their steps [n, 1, 2]."""
         writer = self._writer
         norm = writer.node("ReduceL2", rows, axes=(-1,), keepdims=1)
         norm = writer.node("Max", norm, self._scalar(1e-30))
@@ -138,12 +145,13 @@ class Int8:
 
 
 class Int4:
-    """Four-bit weights in blocks of 32 with a zero point; for a draft, whose words are only guesses."""
+    """Four-bit weights in blocks with a zero point: for a draft, whose words are only guesses."""
 
     def __init__(self, writer: GraphWriter, model: Model) -> None:
         self._writer, self._model = writer, model
 
     def embed(self, tokens: str) -> str:
+        """Look rows up in the table."""
         table = self._model.weights["embedding"]
         packed, scales, zeros = self._stored("embedding", table)
         return self._writer.node(
@@ -166,6 +174,7 @@ class Int4:
         )
 
     def project(self, name: str, rows: str) -> str:
+        """Multiply block by block."""
         weight = matrix(self._model, name)
         tied = name == "head" and "head" not in self._model.weights
         packed, scales, zeros = self._stored("embedding" if tied else name, weight)
@@ -209,7 +218,9 @@ def quantise_blocks(
     """
     out, width = weight.shape
     if width % INT4_BLOCK:
-        raise BuildError(f"an int4 matrix of {width} columns: they must be a multiple of {INT4_BLOCK}")
+        raise BuildError(
+            f"an int4 matrix of {width} columns: they must be a multiple of {INT4_BLOCK}"
+        )
     blocks = weight.reshape(out, -1, INT4_BLOCK)
     low = np.minimum(blocks.min(axis=2), 0)
     high = np.maximum(blocks.max(axis=2), 0)

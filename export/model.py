@@ -1,4 +1,4 @@
-"""A decoder-only model in memory: its geometry and its float32 weights, whatever file they came from."""
+"""A decoder-only model in memory: geometry and float32 weights, whatever file they came from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A thin pen over onnx.helper: names nodes, keeps weights in one external file, closes the model."""
+"""A thin pen over onnx.helper: names nodes and keeps the weights in one external file."""
 
 import itertools
 from collections.abc import Sequence
@@ -28,10 +28,14 @@ class GraphWriter:
         self._initializers: dict[str, TensorProto] = {}
         self._numbers = itertools.count()
 
-    def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+    def node(
+        self, operator: str, *inputs: str, output: str | None = None, **attributes: Any
+    ) -> str:
         """Add a node with one output and return the output's name."""
         name = output or f"{operator}.{next(self._numbers)}"
-        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        self._nodes.append(
+            helper.make_node(operator, list(inputs), [name], name=name, **attributes)
+        )
         return name
 
     def nodes(
@@ -42,7 +46,9 @@ class GraphWriter:
         places = ["" for _ in range(max(outputs) + 1)]
         for place in outputs:
             places[place] = f"{name}.{place}"
-        self._nodes.append(helper.make_node(operator, list(inputs), places, name=name, **attributes))
+        self._nodes.append(
+            helper.make_node(operator, list(inputs), places, name=name, **attributes)
+        )
         return [places[place] for place in outputs]
 
     def split(self, value: str, parts: int, *, axis: int) -> list[str]:
@@ -60,7 +66,7 @@ class GraphWriter:
         heads: int,
         kv_heads: int,
     ) -> str:
-        """GroupQueryAttention with rotary embedding over a past/present buffer of fixed capacity."""
+        """GroupQueryAttention with rotary embedding over a past/present buffer of fixed size."""
         name = f"GroupQueryAttention.{next(self._numbers)}"
         self._nodes.append(
             helper.make_node(

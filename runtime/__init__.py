@@ -1,17 +1,21 @@
 """Mirror speculative decoding: a draft and a target model at work at the same time.
 
-    from runtime import Sampling, open_session
+from runtime import Sampling, open_session
 
-    with open_session("smollm2-135m") as session:
-        for piece in session.generate([{"role": "user", "content": "Hello!"}], Sampling(seed=1)):
-            print(piece, end="", flush=True)
+with open_session("smollm2-135m") as session:
+    for piece in session.generate([{"role": "user", "content": "Hello!"}], Sampling(seed=1)):
+        print(piece, end="", flush=True)
 """
 
-from runtime.answer import Answer, StreamedAnswer
-from runtime.api import Session, open_session
-from runtime.errors import MirrorError
-from runtime.metrics import Metrics
-from runtime.sampling import Sampling
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runtime.answer import Answer, StreamedAnswer
+    from runtime.api import Session, open_session
+    from runtime.errors import MirrorError
+    from runtime.metrics import Metrics
+    from runtime.sampling import Sampling
 
 __all__ = [
     "Answer",
@@ -22,3 +26,20 @@ __all__ = [
     "StreamedAnswer",
     "open_session",
 ]
+
+_HOMES = {
+    "Answer": "answer",
+    "Metrics": "metrics",
+    "MirrorError": "errors",
+    "Sampling": "sampling",
+    "Session": "api",
+    "StreamedAnswer": "answer",
+    "open_session": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: help and errors must not need onnxruntime."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

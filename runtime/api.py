@@ -65,13 +65,13 @@ def open_session(
     strategy = strategy or ("autoregressive" if draft == "none" else "mirror")
     if not 1 <= num_draft_tokens <= MOST_DRAFT_TOKENS:
         raise UsageError(
-            f"The number of draft tokens is {num_draft_tokens}; it must be 1 to {MOST_DRAFT_TOKENS}."
+            f"num_draft_tokens is {num_draft_tokens}; it must be 1 to {MOST_DRAFT_TOKENS}."
         )
     if draft_model is not None and draft != "model":
         raise UsageError(f"A draft model was named, but the draft is {draft!r}: leave one out.")
 
     def locate(name: str | Path) -> Manifest:
-        report = progress or (lambda line: None)
+        report = progress or (lambda _line: None)
         return Manifest.load(
             locate_bundle(name, cache_dir=cache_dir, offline=offline, progress=report)
         )
@@ -126,7 +126,9 @@ class Session:
         self._answer: StreamedAnswer | None = None
         self._check_strategy(strategy)
         self._layout = self._lay_out(strategy)
-        self._target = self._load_target(self._layout, Cache(manifest.target.geometry, self._context))
+        self._target = self._load_target(
+            self._layout, Cache(manifest.target.geometry, self._context)
+        )
         self._strategy = self._prepare(strategy)
         self.default_sampling = _default_sampling(manifest.folder)
 
@@ -317,8 +319,9 @@ class Session:
         """A prompt's tokens [n] int64; UsageError for a negative budget."""
         if max_new_tokens < 0:
             raise UsageError(f"max_new_tokens is {max_new_tokens}; it must be 0 or more.")
-        encode = self._text.encode if isinstance(prompt, str) else self._text.encode_chat
-        return np.array(encode(prompt), np.int64)
+        text = self._text
+        tokens = text.encode(prompt) if isinstance(prompt, str) else text.encode_chat(prompt)
+        return np.array(tokens, np.int64)
 
     def _make_drafter(self, layout: Layout) -> Drafter:
         if self._draft == "lookup":
@@ -326,9 +329,9 @@ class Session:
         manifest = self._draft_manifest
         if manifest is not self._manifest:
             _check_vocabularies(self._text, Text.load(manifest.folder))
-        role = "draft" if manifest.draft is not None else "target"
-        geometry, graphs = manifest.role(role).geometry, manifest.role(role).graphs
-        cheapest = min(graphs.values(), key=lambda graph: ("int4", "int8", "fp32").index(graph.precision))
+        role = manifest.draft or manifest.target
+        geometry, graphs = role.geometry, role.graphs.values()
+        cheapest = min(graphs, key=lambda graph: ("int4", "int8", "fp32").index(graph.precision))
         session = GraphSession(
             manifest.folder / cheapest.file,
             geometry,
@@ -349,7 +352,9 @@ def _context(manifest: Manifest, asked: int | None) -> int:
     """The context in tokens; UsageError for more than the model was made for."""
     most = manifest.target.geometry.context
     if asked is not None and not 2 <= asked <= most:
-        raise UsageError(f"The context length is {asked}; {manifest.name} takes 2 to {most} tokens.")
+        raise UsageError(
+            f"The context length is {asked}; {manifest.name} takes 2 to {most} tokens."
+        )
     return asked or most
 
 
