@@ -50,12 +50,10 @@ class Committed:
         return self._tokens[:end]
 
     def commit(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """Add a block; return what the answer keeps of it."""
+        """Add a block of at most `room` + 1 tokens; return what comes before an end token."""
         ends = [place for place, token in enumerate(block) if token in self._end_tokens]
         kept = block[: ends[0]] if ends else block
-        if len(kept) > self._left:
-            kept = kept[: self._left]
-        elif ends:
+        if ends:
             self._metrics.finish_reason = "eos"
         self._length = len(self.followed_by(kept))
         self._left -= len(kept)

@@ -21,8 +21,9 @@ from runtime.verify import verify
 class Target(Protocol):
     """The model whose text it is: GraphSession, or a table of logits in a test."""
 
-    context: int
-    vocabulary: int
+    @property
+    def context(self) -> int:
+        """How many tokens fit."""
 
     def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
         """The last `num_logits` rows of logits of the text `tokens`, [num_logits, vocabulary]."""
@@ -41,38 +42,47 @@ def decode(
 ) -> Generator[tuple[int, ...], None, None]:
     """Continue `prompt` [n] int64, a block of committed tokens at a time.
 
-    A block ends before an end token, at the budget, or where the context is full; the reason goes
-    to `metrics.finish_reason`. Raises ContextError for a prompt that is empty or longer than the
-    context; nothing has run by then.
+    The text ends before an end token, at the budget, where the context is full, or before the next
+    step when `cancelled`; the reason goes to `metrics.finish_reason`. Raises ContextError for a
+    prompt that is empty or longer than the context; nothing has run by then.
     """
     text = Committed(prompt, target.context, max_new_tokens, end_tokens, metrics)
-    if text.finished:
-        return
+    step = _read_prompt
+    while not text.finished and not cancelled():
+        if kept := step(target, strategy, text, sampling, metrics):
+            yield kept
+        step = _round
+    metrics.finish_reason = metrics.finish_reason or "cancelled"
+
+
+def _read_prompt(
+    target: Target, strategy: Strategy, text: Committed, sampling: Sampling, metrics: Metrics
+) -> tuple[int, ...]:
+    """Commit the first token, and return it unless it ends the text."""
+    prompt = text.followed_by(())
     strategy.begin(prompt, sampling, metrics)
     with metrics.target_run():
         logits = target.extend(prompt)
     block = (choose(logits[0], prompt, sampling),)
     strategy.observe(None, block)
-    kept = text.commit(block)
-    while True:
-        if kept:
-            yield kept
-        if text.finished:
-            return
-        if cancelled():
-            metrics.finish_reason = "cancelled"
-            return
-        with metrics.round():
-            proposal = strategy.propose(text.room)
-            strategy.verifying(proposal)
-            with metrics.target_run():
-                logits = target.extend(text.followed_by(proposal.tokens), num_logits=len(proposal) + 1)
-            outcome, path = verify(
-                proposal,
-                logits.__getitem__,
-                lambda row, path: choose(row, text.followed_by(path), sampling),
-            )
-            block = (*path, outcome.final_token)
-            metrics.verified(proposal, outcome)
-            strategy.observe(outcome, block)
-            kept = text.commit(block)
+    return text.commit(block)
+
+
+def _round(
+    target: Target, strategy: Strategy, text: Committed, sampling: Sampling, metrics: Metrics
+) -> tuple[int, ...]:
+    """Propose, verify and commit; return the tokens that belong to the text."""
+    with metrics.round():
+        proposal = strategy.propose(text.room)
+        strategy.verifying(proposal)
+        with metrics.target_run():
+            logits = target.extend(text.followed_by(proposal.tokens), num_logits=len(proposal) + 1)
+        outcome, path = verify(
+            proposal,
+            logits.__getitem__,
+            lambda row, path: choose(row, text.followed_by(path), sampling),
+        )
+        block = (*path, outcome.final_token)
+        metrics.verified(proposal, outcome)
+        strategy.observe(outcome, block)
+        return text.commit(block)

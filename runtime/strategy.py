@@ -73,7 +73,7 @@ class Speculative:
     def propose(self, room: int) -> Proposal:
         """Wait for the draft, except while it still reads a long prompt."""
         count = min(self._num_draft_tokens, room)
-        if count < 1 or self._worker.error is not None or self._worker.reading:
+        if count < 1 or self._worker.error is not None or self._worker.reading():
             return NOTHING
         with self._metrics.waiting():
             return self._worker.propose(count)
@@ -83,6 +83,7 @@ class Speculative:
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
         """The draft learns what was committed."""
+        del outcome
         self._worker.commit(block)
 
 
@@ -110,7 +111,7 @@ class Mirror(Speculative):
 
     def verifying(self, proposal: Proposal) -> None:
         """Have the draft guess how the round will end."""
-        self._looking = self._worker.error is None and not self._worker.reading
+        self._looking = self._worker.error is None and not self._worker.reading()
         if self._looking:
             self._worker.look_ahead(proposal, self._num_draft_tokens)
 

@@ -9,6 +9,7 @@ the draft and goes on.
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +24,7 @@ from runtime.verify import Outcome, Proposal
 WIDEST_MESSAGE = 64  # tokens
 IDLE_S = 3600.0  # how long an idle thread sleeps before it looks again
 STOP_S = 1.0  # how long `close` waits for a pass that is under way
-LAG_WORTH_WAITING = 64  # unread tokens up to which a proposal is waited for
+LONG_TEXT = 64  # tokens; the reading of a longer text is not waited for
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ class DraftWorker:
         self._vocabulary = vocabulary
         self._time_limit_s = time_limit_s
         self._round = 0
+        self._texts = 0
+        self._long = False
         self._rollouts: dict[Outcome, tuple[int, ...]] = {}
         slots = 64 + 2 * (context // WIDEST_MESSAGE + 1)
         self._inbox = TokenChannel(slots=slots, widest=WIDEST_MESSAGE)
@@ -59,16 +62,25 @@ class DraftWorker:
         self._thread = threading.Thread(target=self._loop.run, name="draft", daemon=True)
         self._thread.start()
 
-    @property
     def reading(self) -> bool:
-        """Whether the draft still reads a long text: waiting for it would delay the answer."""
-        return self._loop.lag > LAG_WORTH_WAITING
+        """Whether the draft still reads a long text: waiting for it would delay the answer.
+
+        A chunk that takes longer than the time limit drops the draft.
+        """
+        if not self._long or self._loop.texts_read == self._texts or not self._thread.is_alive():
+            return False
+        started = self._loop.chunk_started
+        if started is not None and time.perf_counter() - started > self._time_limit_s:
+            self._drop(DraftError(f"The draft read no further for {self._time_limit_s:g} s."))
+        return True
 
     def begin(self, tokens: Sequence[int] | NDArray[np.int64], sampling: Sampling) -> None:
         """Start a text from its committed tokens; the draft reads it while the caller does."""
         self.work = self._loop.work = DraftWork()
         self._loop.sampling = sampling
         self._rollouts.clear()
+        self._texts += 1
+        self._long = len(tokens) > LONG_TEXT
         self._send(Message(Kind.BEGIN, self._round, node=len(tokens)))
         self.commit(tokens)
 
@@ -108,6 +120,8 @@ class DraftWorker:
     def close(self) -> bool:
         """End the thread; False when it is stuck and can only be left behind."""
         self._send(Message(Kind.STOP))
+        while self._receive(0.0) is not None:
+            pass  # the thread may wait for room to tell what nobody reads any more
         self._thread.join(STOP_S)
         return not self._thread.is_alive()
 
@@ -142,6 +156,8 @@ class DraftWorker:
         """Never use the draft again; tell a thread that still runs to end when it can."""
         self.error = self.error or str(error)
         self._loop.abandoned = True
+        with suppress(DraftError):  # a full inbox wakes the thread as well
+            self._inbox.send(Message(Kind.STOP), timeout_s=0.0)
 
 
 class _Loop:
@@ -152,12 +168,15 @@ class _Loop:
     ) -> None:
         self.work = DraftWork()
         self.sampling = Sampling()
-        self.lag = 0
+        self.texts_read = 0
+        self.chunk_started: float | None = None
         self.abandoned = False
         self._drafter = drafter
         self._inbox, self._outbox = inbox, outbox
         self._committed = np.empty(context + 1, np.int64)
         self._length = 0
+        self._texts = 0
+        self._prompt_length = 0
         self._guesses: dict[tuple[int, ...], list[Guess]] = {}
 
     def run(self) -> None:
@@ -165,22 +184,25 @@ class _Loop:
         try:
             while (message := self._next()) is not None:
                 self._answer(message)
-        except BaseException as error:  # the thread's last words, whatever ended it
+        except BaseException as error:  # noqa: BLE001  # the last words, whatever ended the thread
             self._outbox.fail(error)
 
     def _next(self) -> Message | None:
         """The next message; while there is none, the text is read. None to stop."""
         while not self.abandoned:
-            message = self._inbox.receive(timeout_s=0.0 if self.lag else IDLE_S)
+            # A prompt that is not all there would cut the draft's cache down to what is.
+            reads = self.texts_read != self._texts and self._length >= self._prompt_length
+            message = self._inbox.receive(timeout_s=0.0 if reads else IDLE_S)
             if message is not None:
                 return None if message.kind is Kind.STOP else message
-            if self.lag:
+            if reads:
                 self._read_on()
         return None
 
     def _answer(self, message: Message) -> None:
         if message.kind is Kind.BEGIN:
-            self._length, self.lag = 0, message.node
+            self._length, self._prompt_length = 0, message.node
+            self._texts += 1
             self._guesses.clear()
         elif message.kind is Kind.COMMIT:
             self._commit(message.tokens)
@@ -197,9 +219,10 @@ class _Loop:
 
     def _read_on(self) -> None:
         """One chunk of committed text through the draft."""
-        started = time.perf_counter()
+        started = self.chunk_started = time.perf_counter()
         if self._drafter.catch_up(self._committed[: self._length]):
-            self.lag = 0
+            self.texts_read = self._texts
+        self.chunk_started = None
         self._ran(started)
 
     def _propose(self, count: int) -> tuple[int, ...]:
@@ -229,7 +252,7 @@ class _Loop:
     def _hypotheses(
         self, proposal: tuple[int, ...], known: list[Guess]
     ) -> Iterator[tuple[int, tuple[int, ...], Guess | None]]:
-        """Guessed outcomes, likeliest first: (last accepted node, what to draft after, final token).
+        """Guessed outcomes, likeliest first: last accepted node, what to draft after, final token.
 
         First that all is accepted, with the draft's next word as the final token; then that the
         first, second, … place holds the draft's runner-up there.
@@ -240,11 +263,11 @@ class _Loop:
                 yield place - 1, (*proposal[:place], token), Guess(token)
 
     def _draft(self, tail: tuple[int, ...], count: int) -> Iterator[Guess]:
-        """The drafter's guesses after the committed text and `tail`, each pass timed."""
+        """At most `count` guesses after the committed text and `tail`, each pass timed."""
         context = np.append(self._committed[: self._length], np.array(tail, np.int64))
-        count = min(count, len(self._committed) - len(context))
-        guesses = self._drafter.draft(context, max(count, 0), self.sampling)
-        while True:
+        count = max(0, min(count, len(self._committed) - len(context)))
+        guesses = self._drafter.draft(context, count, self.sampling)
+        for _ in range(count):
             started = time.perf_counter()
             guess = next(guesses, None)
             if guess is None:

@@ -1,51 +1,210 @@
-"""A model that is a table: the last token and the position's parity give the logits."""
+"""Models that are tables of logits, drafters that are right, wrong or worse, and a run of both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.drafter import Guess
+from runtime.drafter import Drafter, Guess
+from runtime.engine import decode
+from runtime.metrics import Metrics
 from runtime.sampling import Sampling, choose
+from runtime.strategy import Strategy
+from runtime.worker import DraftWorker
+
+Floats = NDArray[np.float32]
+Tokens = NDArray[np.int64]
+# From the target's own token, and how many tokens are before it, to what is drafted there.
+Plan = Callable[[int, int], Guess]
 
 
 class TableTarget:
-    """Logits from a table [2, vocabulary, vocabulary] by (position % 2, last token)."""
+    """Logits from a table [period, vocabulary, vocabulary], by position and last token.
 
-    def __init__(self, vocabulary: int = 4, *, context: int = 64, seed: int = 0) -> None:
-        self.vocabulary = vocabulary
+    `proposals` lists what each run verified, `longest` is the longest text that was asked for;
+    `meanwhile` is called in every run.
+    """
+
+    def __init__(
+        self, *, vocabulary: int = 4, context: int = 64, table: Floats | None = None, seed: int = 0
+    ) -> None:
+        noise = np.random.default_rng(seed).normal(size=(2, vocabulary, vocabulary)) * 2
+        self.table = noise.astype(np.float32) if table is None else table
+        self.vocabulary = self.table.shape[-1]
         self.context = context
-        self.table = np.random.default_rng(seed).normal(size=(2, vocabulary, vocabulary)) * 2
-        self.widths: list[int] = []
+        self.proposals: list[tuple[int, ...]] = []
+        self.longest = 0
+        self.meanwhile: Callable[[], None] = lambda: None
 
-    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
-        assert len(tokens) <= self.context
-        self.widths.append(num_logits)
-        places = np.arange(len(tokens) - num_logits, len(tokens))
-        return self.table[places % 2, tokens[places]].astype(np.float32)
+    def row(self, tokens: Tokens) -> Floats:
+        """The logits of what follows `tokens`."""
+        return np.asarray(self.table[(len(tokens) - 1) % len(self.table), tokens[-1]])
+
+    def extend(self, tokens: Tokens, *, num_logits: int = 1) -> Floats:
+        assert 0 < num_logits <= len(tokens) <= self.context
+        self.longest = max(self.longest, len(tokens))
+        self.proposals.append(tuple(tokens[len(tokens) - num_logits + 1 :].tolist()))
+        self.meanwhile()
+        ends = range(len(tokens) - num_logits + 1, len(tokens) + 1)
+        return np.stack([self.row(tokens[:end]) for end in ends])
+
+
+def speaking(
+    script: Sequence[int], *, vocabulary: int, prompt_length: int = 1, context: int = 64
+) -> TableTarget:
+    """A target that says `script` after a prompt, whatever it is given; then the script again."""
+    tokens = np.roll(script, prompt_length - 1)
+    rows = np.full((len(tokens), vocabulary, vocabulary), -9, np.float32)
+    rows[np.arange(len(tokens)), :, tokens] = 9
+    return TableTarget(table=rows, context=context)
+
+
+def right(token: int, place: int) -> Guess:
+    """Always what the target says; the runner-up is wrong."""
+    del place
+    return Guess(token, (token ^ 1,))
+
+
+def second(token: int, place: int) -> Guess:
+    """What the target says is the runner-up, always."""
+    del place
+    return Guess(token ^ 1, (token,))
+
+
+def wrong(token: int, place: int) -> Guess:
+    """Neither the token nor the runner-up is what the target says."""
+    del place
+    return Guess(token ^ 1, (token ^ 2,))
+
+
+def mixed(token: int, place: int) -> Guess:
+    """Each of the three, by place."""
+    return (right, right, second, wrong, right)[place % 5](token, place)
 
 
 class TableDrafter:
-    """Drafts what the table says; `agree` of the time, else the token after it."""
+    """Drafts by a plan that knows what the target will say."""
 
     source = "model"
 
-    def __init__(self, target: TableTarget, *, agree: float = 1.0, seed: int = 1) -> None:
+    def __init__(self, target: TableTarget, plan: Plan) -> None:
         self._target = target
-        self._agree = agree
-        self._random = np.random.default_rng(seed)
+        self._plan = plan
 
-    def catch_up(self, context: NDArray[np.int64]) -> bool:
+    def catch_up(self, context: Tokens) -> bool:
+        del context
         return True
 
-    def draft(
-        self, context: NDArray[np.int64], count: int, sampling: Sampling
-    ) -> Iterator[Guess]:
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
         for _ in range(count):
-            logits = self._target.table[(len(context) - 1) % 2, context[-1]].astype(np.float32)
-            token = choose(logits, context, sampling)
-            other = (token + 1) % self._target.vocabulary
-            if self._random.random() >= self._agree:
-                token, other = other, token
-            yield Guess(token, (other,))
-            context = np.append(context, token)
+            token = choose(self._target.row(context), context, sampling)
+            guess = self._plan(token, len(context))
+            yield guess
+            context = np.append(context, guess.token)
+
+
+class Faulty:
+    """Drafts as `good` does for `after` guesses; then `fault` gives every guess, None for none."""
+
+    source = "model"
+
+    def __init__(self, good: Drafter, fault: Callable[[], Guess | None], *, after: int = 0) -> None:
+        self._good = good
+        self._fault = fault
+        self._left = after
+
+    def catch_up(self, context: Tokens) -> bool:
+        return self._good.catch_up(context)
+
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
+        for guess in self._good.draft(context, count, sampling):
+            self._left -= 1
+            given = guess if self._left >= 0 else self._fault()
+            if given is None:
+                return
+            yield given
+
+
+@contextmanager
+def working(
+    drafter: Drafter, target: TableTarget, *, time_limit_s: float = 5.0, hang: Event | None = None
+) -> Iterator[DraftWorker]:
+    """A worker on `drafter`, ended afterwards; `hang` is set first, to free what waits for it."""
+    worker = DraftWorker(
+        drafter, context=target.context, vocabulary=target.vocabulary, time_limit_s=time_limit_s
+    )
+    try:
+        yield worker
+    finally:
+        if hang is not None:
+            hang.set()
+        assert worker.close(), "the draft's thread is stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The answer of one run."""
+
+    blocks: list[tuple[int, ...]]
+    metrics: Metrics
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(token for block in self.blocks for token in block)
+
+
+def new_metrics(strategy: str = "any") -> Metrics:
+    """Metrics of a generation that did nothing yet."""
+    return Metrics(strategy, 0, {})
+
+
+def write(
+    target: TableTarget,
+    strategy: Strategy,
+    prompt: Sequence[int] = (0,),
+    sampling: Sampling | None = None,
+    *,
+    max_new_tokens: int = 16,
+    end_tokens: Iterable[int] = (),
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Written:
+    """Continue `prompt`; the counters of every run must add up."""
+    metrics = new_metrics(strategy.name)
+    blocks = list(
+        decode(
+            target,
+            strategy,
+            np.array(prompt, np.int64),
+            sampling or Sampling(),
+            max_new_tokens=max_new_tokens,
+            end_tokens=frozenset(end_tokens),
+            metrics=metrics,
+            cancelled=cancelled,
+        )
+    )
+    written = Written(blocks, metrics)
+    assert all(blocks), "an empty block"
+    assert metrics.emitted_tokens == len(written.tokens)
+    add_up(metrics)
+    return written
+
+
+def add_up(metrics: Metrics) -> None:
+    """Check what holds between the counters of any generation that has begun."""
+    found = metrics.to_dict()
+    prompts_own = 1 if found["target_passes"] else 0
+    assert found["emitted_tokens"] + found["tokens_discarded"] == (
+        metrics.settled_tokens + prompts_own
+    )
+    assert metrics.settled_tokens == found["draft_tokens_accepted"] + found["rounds"]
+    assert found["draft_tokens_accepted"] <= found["draft_tokens_evaluated"]
+    assert found["draft_tokens_evaluated"] <= found["draft_tokens_proposed"]
+    assert found["target_passes"] == found["rounds"] + prompts_own
+    assert found["correction_tokens"] + found["bonus_tokens"] <= found["rounds"]
+    # Every place evaluated was accepted or corrected.
+    assert found["draft_tokens_evaluated"] == (
+        found["draft_tokens_accepted"] + found["correction_tokens"]
+    )
