@@ -9,7 +9,13 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from export import gguf_file, reference, tokenizer
-from export.graph import GRAPH_FILE, build_fused, lanes_file
+from export.graph import (
+    GRAPH_FILE,
+    INTEGER_PROBE_FILE,
+    build_fused,
+    build_integer_probe,
+    lanes_file,
+)
 from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
 from runtime import providers
@@ -108,6 +114,8 @@ def build(plan: Plan, model_file: Path, folder: Path, progress: Progress) -> Non
             if role == "target":
                 for lanes in LANES:
                     build_fused(model, precision, place, lanes=lanes)
+            if precision == "int8":
+                build_integer_probe(place / INTEGER_PROBE_FILE)
             say(_megabytes(sum(path.stat().st_size for path in place.iterdir())))
     parities = _measure(plan, model, folder, progress)
     with _step("hash the files", progress) as say:

@@ -26,14 +26,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from export.linear import linear_for
 from export.model import Model
-from export.writer import GraphWriter
+from export.writer import GraphWriter, close_model
 
 GRAPH_FILE = "model.onnx"
 WEIGHTS_FILE = "model.data"
+INTEGER_PROBE_FILE = "integer-probe.onnx"
 
 
 def lanes_file(lanes: int) -> str:
@@ -82,6 +83,40 @@ def build_fused(model: Model, precision: str, folder: Path, *, lanes: int = 1) -
     onnx.save(writer.model(*_signature(model, lanes)), path)
     writer.close()
     return path
+
+
+def build_integer_probe(path: Path) -> None:
+    """Write a product of bytes with extreme weights, by which a machine's arithmetic is tried.
+
+    bytes [rows, 256] uint8 → product [rows, 64] float32, less zero point 128, in the operator of
+    the int8 graphs, and the weights [256, 64] int8 that it was made with.
+    """
+    noise = np.random.default_rng(0)
+    weights = noise.choice(np.array([-127, -1, 126, 127], np.int8), (256, 64))
+    weights[:, 0], weights[:, 1] = 127, -127
+    stored = numpy_helper.from_array(weights, "stored")
+    constants = [
+        stored,
+        numpy_helper.from_array(np.array(1, np.float32), "one"),
+        numpy_helper.from_array(np.array(128, np.uint8), "zero_point"),
+    ]
+    product = helper.make_node(
+        "MatMulIntegerToFloat",
+        ["bytes", "stored", "one", "one", "zero_point"],
+        ["product"],
+        domain="com.microsoft",
+    )
+    graph = helper.make_graph(
+        [product, helper.make_node("Identity", ["stored"], ["weights"])],
+        "integer probe",
+        [helper.make_tensor_value_info("bytes", TensorProto.UINT8, ["rows", 256])],
+        [
+            helper.make_tensor_value_info("product", TensorProto.FLOAT, ["rows", 64]),
+            helper.make_tensor_value_info("weights", TensorProto.INT8, [256, 64]),
+        ],
+        constants,
+    )
+    onnx.save(close_model(graph), path)
 
 
 def rotary_tables(model: Model) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -122,14 +122,19 @@ class GraphWriter:
         graph = helper.make_graph(
             self._nodes, "decoder", inputs, outputs, list(self._initializers.values())
         )
-        return helper.make_model(
-            graph,
-            ir_version=IR_VERSION,
-            opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)],
-            producer_name="mirror-sd",
-        )
+        return close_model(graph)
 
     def close(self) -> None:
         """Close the data file."""
         if self._data is not None:
             self._data.close()
+
+
+def close_model(graph: onnx.GraphProto) -> onnx.ModelProto:
+    """A model of the operator sets that this project writes."""
+    return helper.make_model(
+        graph,
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)],
+        producer_name="mirror-sd",
+    )

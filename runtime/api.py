@@ -1,6 +1,8 @@
 """What applications use: open a session on a bundle, generate, close."""
 
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ from runtime.drafter import Drafter, LookupDrafter, ModelDrafter
 from runtime.engine import decode
 from runtime.errors import BundleError, UsageError
 from runtime.layout import Layout, lay_out
-from runtime.locate import locate_bundle
+from runtime.locate import default_cache_dir, locate_bundle
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
+from runtime.probe import exactness
 from runtime.sampling import Sampling
 from runtime.session import Cache, GraphSession
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
@@ -79,6 +82,7 @@ def open_session(
     return Session(
         locate(model),
         locate(draft_model) if draft_model is not None else None,
+        probes=(cache_dir or default_cache_dir(os.environ, sys.platform)) / "probes",
         precision=precision,
         draft=draft,
         strategy=strategy,
@@ -102,6 +106,7 @@ class Session:
         manifest: Manifest,
         draft_manifest: Manifest | None,
         *,
+        probes: Path,
         precision: str,
         draft: str,
         strategy: str,
@@ -128,6 +133,13 @@ class Session:
         self._layout = self._lay_out(strategy)
         self._target = self._load_target(
             self._layout, Cache(manifest.target.geometry, self._context)
+        )
+        self._exactness = exactness(
+            self._target,
+            bundle=manifest.folder,
+            graph=manifest.graph_path("target", precision),
+            threads=self._layout.threads,
+            folder=probes,
         )
         self._strategy = self._prepare(strategy)
         self.default_sampling = _default_sampling(manifest.folder)
@@ -165,6 +177,7 @@ class Session:
             "context_length": self._context,
             "threads": layout.threads,
             "draft_threads": layout.draft_threads,
+            "exactness": self._exactness.kind,
             "providers": self._providers,
         }
 
@@ -186,7 +199,13 @@ class Session:
             self._answer.close()
         sampling = sampling or self.default_sampling
         tokens = self._encode(prompt, max_new_tokens)
-        metrics = Metrics(self.strategy, sampling.seed, self._providers, prompt_tokens=len(tokens))
+        metrics = Metrics(
+            self.strategy,
+            sampling.seed,
+            self._providers,
+            prompt_tokens=len(tokens),
+            near_tie_bound=self._exactness.largest_difference,
+        )
 
         def run(cancelled: Callable[[], bool]) -> Blocks:
             worker = None if isinstance(self._strategy, Autoregressive) else self._worker

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runtime.committed import Committed
 from runtime.metrics import Metrics
-from runtime.sampling import Sampling, choose
+from runtime.sampling import Sampling, choose, margin
 from runtime.strategy import Strategy
 from runtime.verify import verify
 
@@ -63,7 +63,7 @@ def _read_prompt(
     strategy.begin(prompt, sampling, metrics)
     with metrics.target_run():
         logits = target.extend(prompt)
-    block = (choose(logits[0], prompt, sampling),)
+    block = (_choose(logits[0], prompt, sampling, metrics),)
     strategy.observe(None, block)
     return text.commit(block)
 
@@ -80,9 +80,19 @@ def _round(
         outcome, path = verify(
             proposal,
             logits.__getitem__,
-            lambda row, path: choose(row, text.followed_by(path), sampling),
+            lambda row, path: _choose(row, text.followed_by(path), sampling, metrics),
         )
         block = (*path, outcome.final_token)
         metrics.verified(proposal, outcome)
         strategy.observe(outcome, block)
         return text.commit(block)
+
+
+def _choose(
+    row: NDArray[np.float32], context: NDArray[np.int64], sampling: Sampling, metrics: Metrics
+) -> int:
+    """The next token; counted where logits known up to `near_tie_bound` leave it in doubt."""
+    bound = metrics.near_tie_bound
+    if bound and margin(row, context, sampling) <= 2 * bound:
+        metrics.near_ties += 1
+    return choose(row, context, sampling)

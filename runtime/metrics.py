@@ -27,6 +27,8 @@ class Metrics:
     seed: int
     providers: Mapping[str, str]
     prompt_tokens: int = 0
+    near_tie_bound: float = 0.0  # logits of one text differ by so much at most; 0 when bitwise
+    near_ties: int = 0
     finish_reason: str | None = None
     draft_error: str | None = None
     rounds: int = 0
@@ -144,7 +146,8 @@ class Metrics:
             "misses": dict(self.misses),
             "acceptance_rate": _share(self.draft_tokens_accepted, self.draft_tokens_proposed),
             "per_place_acceptance": [
-                self.accepted_at[place] / count for place, count in sorted(self.evaluated_at.items())
+                self.accepted_at[place] / count
+                for place, count in sorted(self.evaluated_at.items())
             ],
             "mean_acceptance_length": _share(self.settled_tokens, self.rounds),
             "hit_rate": _share(self.hits.total(), guessed),
@@ -158,7 +161,7 @@ class Metrics:
             "wall_s": wall,
             "peak_rss_bytes": _peak_rss_bytes(),
             "energy_j": None,
-            "near_ties": 0,
+            "near_ties": self.near_ties,
             "guard_stops": 0,
             "early_exits_dropped": 0,
             "draft_error": self.draft_error,

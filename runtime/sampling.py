@@ -94,6 +94,27 @@ def rank(
     return [int(ids[place]) for place in order if values[place] > -math.inf]
 
 
+def margin(
+    logits: Floats, context: Sequence[int] | NDArray[np.integer], sampling: Sampling
+) -> float:
+    """How far the second choice is behind the first, in logits; infinite without a second.
+
+    Takes what `choose` takes. Where the logits are known up to a difference, the choice is certain
+    only beyond twice that.
+    """
+    scores = _penalised(logits, context, sampling.repetition_penalty)
+    _check(scores.max())
+    if sampling.temperature == 0:
+        ids = np.flatnonzero(scores >= _kth_largest(scores, 2))
+        values = scores[ids].astype(np.float64)
+    else:
+        ids, values = _contest(scores, len(context), sampling, 2)
+    if values.size < 2:
+        return math.inf
+    second, first = np.partition(values, values.size - 2)[-2:]
+    return float(first - second) * (sampling.temperature or 1.0)
+
+
 def probabilities(
     logits: Floats, context: Sequence[int] | NDArray[np.integer], sampling: Sampling
 ) -> Doubles:

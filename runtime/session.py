@@ -67,6 +67,7 @@ class GraphSession:
 
         Raises BundleError, ProviderError as `providers.load`.
         """
+        self.geometry = geometry
         self.vocabulary = geometry.vocabulary
         self.cache = cache or Cache(geometry, min(context or geometry.context, geometry.context))
         self._session = providers.load(path, threads=threads, cores=cores, share_cpu=share_cpu)

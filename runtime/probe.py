@@ -1,0 +1,123 @@
+"""What this machine's arithmetic keeps: asked once, at a bundle's first load, and remembered.
+
+Two questions. Do a text's logits depend on how many rows are computed together? Where they do not
+(`bitwise`), every strategy writes the same text to the last bit; elsewhere (`near-tie`) two
+strategies may part where the choice was a near-tie. And are integer products exact? x86
+processors without VNNI may saturate the sums of unsigned by signed bytes.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import onnxruntime as ort
+
+from runtime import providers
+from runtime.errors import ProviderError
+from runtime.manifest import FILE_NAME
+from runtime.session import Cache, GraphSession
+
+WIDTHS = (1, 2, 3, 8, 16)
+_ROWS = 16  # rows compared, after as many that only fill the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """The answer: `largest_difference` between the logits of two widths, 0 where `bitwise`."""
+
+    kind: Literal["bitwise", "near-tie"]
+    largest_difference: float
+
+
+def exactness(
+    session: GraphSession, *, bundle: Path, graph: Path, threads: int, folder: Path
+) -> Exactness:
+    """The remembered answer for this bundle, graph and machine, or a new one, kept in `folder`.
+
+    Raises ProviderError where integer products are wrong: nothing computed there can be trusted.
+    """
+    path = folder / f"{_key(bundle, graph, threads)}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return Exactness(**json.loads(path.read_text(encoding="utf-8")))
+    integer_probe = graph.with_name("integer-probe.onnx")
+    if integer_probe.is_file():
+        check_integer_products(integer_probe)
+    found = compare_widths(session)
+    with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+        _write(path, json.dumps(dataclasses.asdict(found)))
+    return found
+
+
+def compare_widths(session: GraphSession) -> Exactness:
+    """Compute the same rows in calls of 1, 2, 3, 8 and 16 tokens; the session's cache is kept."""
+    text = (np.arange(2 * _ROWS) * 7919 + 11) % session.vocabulary
+    own = session.cache
+    largest = 0.0
+    try:
+        session.use(Cache(session.geometry, min(2 * _ROWS, session.context)))
+        text = text[: session.context]
+        start = len(text) // 2
+        expected = session.extend(text, num_logits=len(text) - start).copy()
+        for width in WIDTHS:
+            session.crop(start)
+            for place in range(start, len(text), width):
+                part = text[: place + width]
+                found = session.extend(part, num_logits=len(part) - place)
+                known = expected[place - start : len(part) - start]
+                largest = max(largest, float(np.abs(found - known).max()))
+    finally:
+        session.use(own)
+    return Exactness("near-tie" if largest else "bitwise", largest)
+
+
+def check_integer_products(path: Path) -> None:
+    """Run the bundle's product of extreme bytes and compare it with numpy's.
+
+    The graph takes bytes [rows, k] uint8 and returns their product [rows, n] float32 with its
+    weights, and the weights [k, n] int8. Raises ProviderError when they do not agree.
+    """
+    session = providers.load(path, threads=1)
+    width = session.get_inputs()[0].shape[1]
+    for rows in WIDTHS:
+        noise = np.random.default_rng(rows).choice([0, 1, 127, 128, 129, 254, 255], (rows, width))
+        extremes = np.where(np.arange(width) % 2 == rows % 2, noise, 255).astype(np.uint8)
+        product, weights = session.run(None, {"bytes": extremes})
+        exact = (extremes.astype(np.int64) - 128) @ weights.astype(np.int64)
+        if not np.array_equal(product, exact):
+            raise ProviderError(
+                "This processor's products of 8-bit numbers are inexact (the largest error is "
+                f"{np.abs(product - exact).max():g}), so int8 graphs would answer wrongly here: "
+                "use --precision fp32."
+            )
+
+
+def _key(bundle: Path, graph: Path, threads: int) -> str:
+    """A name for the answer: it holds for one bundle, graph, onnxruntime and processor."""
+    processor = [platform.machine(), platform.processor(), str(os.cpu_count())]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        processor += sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    parts = (
+        hashlib.sha256((bundle / FILE_NAME).read_bytes()).hexdigest(),
+        graph.relative_to(bundle).as_posix(),
+        ort.__version__,
+        str(threads),
+        *processor,
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file at once or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as part:
+        part.write(text)
+    Path(part.name).replace(path)
