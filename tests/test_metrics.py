@@ -1,0 +1,270 @@
+"""Tests of runtime/metrics.py: counters of hand-made rounds, and shares of hand-made runs."""
+
+import itertools
+import json
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from runtime import metrics as module
+from runtime.metrics import Metrics, Run, _overlap
+from runtime.verify import Outcome, Proposal
+from runtime.worker import DraftWork
+from tests.table import add_up, new_metrics
+
+CHAIN = Proposal.chain
+SCHEMA = [
+    "strategy",
+    "seed",
+    "providers",
+    "finish_reason",
+    "rounds",
+    "prompt_tokens",
+    "emitted_tokens",
+    "tokens_discarded",
+    "draft_tokens_proposed",
+    "draft_tokens_evaluated",
+    "draft_tokens_accepted",
+    "correction_tokens",
+    "bonus_tokens",
+    "draft_passes",
+    "target_passes",
+    "hits",
+    "misses",
+    "acceptance_rate",
+    "per_place_acceptance",
+    "mean_acceptance_length",
+    "hit_rate",
+    "draft_busy_s",
+    "target_busy_s",
+    "hidden_share",
+    "overhead_ms",
+    "ttft_s",
+    "tpot_s",
+    "tokens_per_s",
+    "wall_s",
+    "peak_rss_bytes",
+    "energy_j",
+    "near_ties",
+    "guard_stops",
+    "early_exits_dropped",
+    "draft_error",
+]
+
+
+class Clock:
+    """Stands for `time`: perf_counter tells what it was set to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def after_rounds(rounds: Iterable[tuple[int, int]], *, last_kept: int | None = None) -> Metrics:
+    """The prompt's own token, then rounds that proposed and accepted so many.
+
+    Of the last block `last_kept` tokens are kept.
+    """
+    metrics = Metrics("mirror", 7, {"target": "CPU"}, started=0.0)
+    with metrics.target_run():
+        metrics.committed(1, 1)
+    blocks = []
+    for proposed, accepted in rounds:
+        with metrics.target_run():
+            metrics.verified(CHAIN(range(proposed)), Outcome(accepted - 1, 99))
+        blocks.append(accepted + 1)
+    for number, size in enumerate(blocks, 1):
+        cut = last_kept is not None and number == len(blocks)
+        metrics.committed(size, last_kept if cut and last_kept is not None else size)
+    return metrics
+
+
+def test_the_schema_is_whole_and_json_before_and_after() -> None:
+    for metrics in (new_metrics(), after_rounds([(4, 2)])):
+        found = metrics.to_dict()
+        assert sorted(found) == sorted(SCHEMA)
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_nothing_happened() -> None:
+    found = new_metrics().to_dict()
+    for name in ("acceptance_rate", "mean_acceptance_length", "hit_rate", "hidden_share"):
+        assert found[name] is None
+    for name in ("ttft_s", "tpot_s", "tokens_per_s", "draft_error", "finish_reason", "energy_j"):
+        assert found[name] is None
+    for name in ("rounds", "emitted_tokens", "target_passes", "draft_passes", "wall_s"):
+        assert found[name] == 0
+    assert found["per_place_acceptance"] == []
+    assert found["hits"] == found["misses"] == {}
+
+
+def test_plain_decoding_has_an_acceptance_length_of_exactly_one() -> None:
+    for rounds in range(1, 30):
+        metrics = after_rounds([(0, 0)] * rounds)
+        found = metrics.to_dict()
+        add_up(metrics)
+        assert found["mean_acceptance_length"] == 1.0
+        assert found["emitted_tokens"] == rounds + 1
+        assert found["acceptance_rate"] is None
+        assert found["correction_tokens"] == found["bonus_tokens"] == 0
+        cut = after_rounds([(0, 0)] * rounds, last_kept=0)
+        assert cut.to_dict()["mean_acceptance_length"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        ([(2, 0)], (2, 1, 0, 1, 0, [0.0], 1.0)),
+        ([(2, 1)], (2, 2, 1, 1, 0, [1.0, 0.0], 2.0)),
+        ([(2, 2)], (2, 2, 2, 0, 1, [1.0, 1.0], 3.0)),
+        ([(0, 0), (2, 2)], (2, 2, 2, 0, 1, [1.0, 1.0], 2.0)),
+        ([(3, 3), (3, 1), (3, 0), (1, 1)], (10, 7, 5, 2, 2, [0.75, 0.5, 1.0], 9 / 4)),
+    ],
+)
+def test_rounds(rounds: list[tuple[int, int]], expected: tuple[Any, ...]) -> None:
+    metrics = after_rounds(rounds)
+    add_up(metrics)
+    found = metrics.to_dict()
+    assert expected == (
+        found["draft_tokens_proposed"],
+        found["draft_tokens_evaluated"],
+        found["draft_tokens_accepted"],
+        found["correction_tokens"],
+        found["bonus_tokens"],
+        found["per_place_acceptance"],
+        found["mean_acceptance_length"],
+    )
+    assert found["acceptance_rate"] == expected[2] / expected[0]
+    assert found["rounds"] == len(rounds)
+    assert found["target_passes"] == len(rounds) + 1
+
+
+def test_the_counters_add_up_over_every_pair_of_rounds() -> None:
+    single = [(proposed, accepted) for proposed in range(5) for accepted in range(proposed + 1)]
+    for pair in itertools.product(single, repeat=2):
+        for kept in range(pair[-1][1] + 2):
+            metrics = after_rounds(pair, last_kept=kept)
+            add_up(metrics)
+            assert metrics.settled_tokens == sum(accepted + 1 for _, accepted in pair)
+            assert metrics.tokens_discarded == pair[-1][1] + 1 - kept
+
+
+def test_in_a_tree_the_depth_counts() -> None:
+    # Places: 5 and 6 first, 7 after 6, 8 after 5.
+    tree = Proposal((5, 6, 7, 8), (-1, -1, 1, 0))
+    for node, accepted, evaluated, bonus in [(-1, 0, 1, 0), (0, 1, 2, 0), (2, 2, 2, 1)]:
+        metrics = new_metrics()
+        metrics.verified(tree, Outcome(node, 9))
+        found = metrics.to_dict()
+        assert found["draft_tokens_proposed"] == 4
+        assert found["draft_tokens_accepted"] == accepted
+        assert found["draft_tokens_evaluated"] == evaluated
+        assert (found["bonus_tokens"], found["correction_tokens"]) == (bonus, 1 - bonus)
+
+
+def test_what_a_stop_string_takes_back_is_discarded() -> None:
+    metrics = after_rounds([(4, 3), (4, 4)])
+    metrics.withdraw(3)
+    add_up(metrics)
+    assert (metrics.emitted_tokens, metrics.tokens_discarded) == (7, 3)
+    assert metrics.to_dict()["mean_acceptance_length"] == 4.5
+
+
+def test_hits_and_misses_are_kept_by_source() -> None:
+    metrics = new_metrics()
+    for source, hit in [("model", True), ("model", False), ("model", True), ("lookup", False)]:
+        metrics.hypothesis(source, hit=hit)
+    found = metrics.to_dict()
+    assert found["hits"] == {"model": 2}
+    assert found["misses"] == {"model": 1, "lookup": 1}
+    assert found["hit_rate"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("draft", "target", "busy", "share"),
+    [
+        ([], [(0, 4)], 0, None),
+        ([(1, 3)], [], 2, 0.0),
+        ([(1, 3)], [(0, 4)], 2, 1.0),
+        ([(0, 4)], [(1, 3)], 4, 0.5),
+        ([(0, 2)], [(2, 4)], 2, 0.0),
+        ([(2, 4)], [(0, 2)], 2, 0.0),
+        ([(0, 8)], [(1, 2), (3, 4), (7, 9)], 8, 3 / 8),
+        ([(0, 1), (2, 3), (4, 6)], [(0, 5)], 4, 3 / 4),
+        ([(0, 2), (3, 5), (9, 10)], [(1, 4), (4, 6), (7, 8)], 5, 3 / 5),
+    ],
+)
+def test_hidden_share(
+    draft: list[Run], target: list[Run], busy: float, share: float | None
+) -> None:
+    metrics = new_metrics()
+    metrics.draft = DraftWork(draft, len(draft))
+    metrics.target_runs = target
+    found = metrics.to_dict()
+    assert found["draft_busy_s"] == busy
+    assert found["target_busy_s"] == sum(end - start for start, end in target)
+    assert found["hidden_share"] == share
+    assert found["draft_passes"] == len(draft)
+
+
+def test_overlap_is_what_counting_seconds_gives() -> None:
+    draw = random.Random(5)
+
+    def runs() -> list[Run]:
+        edges = sorted(draw.sample(range(40), 2 * draw.randrange(8)))
+        return list(zip(edges[::2], edges[1::2], strict=True))
+
+    def seconds(some: list[Run]) -> set[int]:
+        return {second for start, end in some for second in range(int(start), int(end))}
+
+    for _ in range(500):
+        some, others = runs(), runs()
+        assert _overlap(some, others) == len(seconds(some) & seconds(others))
+
+
+def test_times_of_a_generation(clock: Clock) -> None:
+    metrics = new_metrics()
+    metrics.started = 100.0
+    for now, count in [(101.0, 1), (102.0, 3), (105.0, 1)]:
+        clock.now = now
+        metrics.committed(count, count)
+    found = metrics.to_dict()
+    assert (found["ttft_s"], found["wall_s"], found["tpot_s"]) == (1.0, 5.0, 1.0)
+    assert found["tokens_per_s"] == 1.0
+    clock.now = 999.0  # when it is asked does not matter
+    assert metrics.to_dict()["wall_s"] == 5.0
+
+
+def test_overhead_is_neither_a_target_pass_nor_a_wait_and_is_a_median(clock: Clock) -> None:
+    metrics = new_metrics()
+    with metrics.delivering():
+        clock.now += 50  # the prompt's own token is no round's overhead
+    for own, waited, ran, delivered in [(1, 20, 300, 0), (2, 0, 400, 1), (90, 7, 5, 9)]:
+        with metrics.round():
+            with metrics.waiting():
+                clock.now += waited
+            with metrics.target_run():
+                clock.now += ran
+            clock.now += own
+        clock.now += 1000  # between rounds, the caller's own time
+        with metrics.delivering():
+            clock.now += delivered
+    assert metrics.overheads_s == [1, 3, 99]
+    assert metrics.to_dict()["overhead_ms"] == 3000
+    assert metrics.to_dict()["target_busy_s"] == 705
+
+
+def test_memory_is_told_in_bytes() -> None:
+    peak = new_metrics().to_dict()["peak_rss_bytes"]
+    assert peak is None or 2**20 < peak < 2**44
