@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event
+from threading import Condition, Event
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.channel import Message
 from runtime.drafter import Drafter, Guess
 from runtime.engine import decode
 from runtime.metrics import Metrics
@@ -142,6 +143,28 @@ def working(
         if hang is not None:
             hang.set()
         assert worker.close(), "the draft's thread is stuck"
+
+
+class Abreast:
+    """Called, it waits until the worker's thread has done all that it was told."""
+
+    def __init__(self, worker: DraftWorker) -> None:
+        self._inbox = worker._inbox
+        self._receive = worker._inbox.receive
+        self._done = 0
+        self._changed = Condition()
+        worker._inbox.receive = self._note_and_receive  # type: ignore[method-assign]
+
+    def __call__(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._done == self._inbox._sent, 5.0)
+
+    def _note_and_receive(self, *, timeout_s: float) -> Message | None:
+        """The thread asks for the next message when it is done with all it has received."""
+        with self._changed:
+            self._done = self._inbox._received
+            self._changed.notify()
+        return self._receive(timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

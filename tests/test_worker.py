@@ -16,7 +16,7 @@ from runtime.drafter import Drafter, Guess
 from runtime.sampling import Sampling
 from runtime.verify import Outcome, Proposal
 from runtime.worker import DraftWorker, _Loop
-from tests.table import TableTarget, working
+from tests.table import Abreast, TableTarget, working
 
 Tokens = NDArray[np.int64]
 TARGET = TableTarget(vocabulary=100, context=400)
@@ -118,10 +118,10 @@ NOT_AHEAD = [Outcome(1, 18), Outcome(-1, 6), Outcome(0, 7), Outcome(-1, 8), Outc
 def test_a_look_ahead_drafts_for_every_guessed_outcome_and_no_other() -> None:
     drafter = Counter()
     with working(drafter, TARGET) as worker:
+        abreast = Abreast(worker)
         worker.begin([5], Sampling())
         worker.look_ahead(worker.propose(2), 2)
-        # Three passes for a full acceptance, two for each runner-up.
-        wait_until(lambda: len(drafter.texts) == 4 and worker.work.passes >= 2 + 3 + 2 + 2)
+        abreast()
         for outcome, tokens in AHEAD:
             assert worker.rollout(outcome) == CHAIN(tokens)
         for outcome in NOT_AHEAD:
@@ -132,27 +132,29 @@ def test_a_look_ahead_drafts_for_every_guessed_outcome_and_no_other() -> None:
 def test_a_rollout_brings_its_own_runner_ups_to_the_next_round() -> None:
     drafter = Counter()
     with working(drafter, TARGET) as worker:
+        abreast = Abreast(worker)
         worker.begin([5], Sampling())
         worker.look_ahead(worker.propose(2), 2)
-        wait_until(lambda: len(drafter.texts) == 4 and worker.work.passes >= 9)
+        abreast()
         rollout = worker.rollout(Outcome(0, 17))
         assert rollout == CHAIN((18, 19))
         worker.commit((6, 17))
         worker.look_ahead(rollout, 1)
-        wait_until(lambda: len(drafter.texts) == 7)
+        abreast()
         assert drafter.texts[4:] == [[5, 6, 17, 18, 19], [5, 6, 17, 28], [5, 6, 17, 18, 29]]
 
 
 def test_a_proposal_that_was_cut_keeps_its_runner_ups() -> None:
     drafter = Counter()
     with working(drafter, TARGET) as worker:
+        abreast = Abreast(worker)
         worker.begin([5], Sampling())
         worker.look_ahead(worker.propose(2), 3)
-        wait_until(lambda: len(drafter.texts) == 4 and worker.work.passes >= 2 + 4 + 3 + 3)
+        abreast()
         assert worker.rollout(Outcome(-1, 16)) == CHAIN((17, 18, 19))
         worker.commit((16,))
         worker.look_ahead(CHAIN((17, 18)), 1)
-        wait_until(lambda: len(drafter.texts) == 7)
+        abreast()
         assert drafter.texts[5:] == [[5, 16, 27], [5, 16, 17, 28]]
 
 
@@ -180,11 +182,12 @@ def test_a_rollout_is_there_as_far_as_it_was_drafted_and_ends_when_the_round_doe
 def test_what_comes_too_late_for_its_round_is_dropped() -> None:
     drafter = Counter()
     with working(drafter, TARGET) as worker:
+        abreast = Abreast(worker)
         worker.begin([5], Sampling())
         worker.look_ahead(worker.propose(1), 2)
-        wait_until(lambda: len(drafter.texts) == 3 and worker.work.passes >= 1 + 3 + 2)
+        abreast()
         worker.look_ahead(CHAIN(()), 1)
-        wait_until(lambda: len(drafter.texts) == 4 and worker.work.passes >= 8)
+        abreast()
         assert worker.rollout(Outcome(0, 7)) is None  # guessed in the round before
         assert worker.rollout(Outcome(-1, 6)) == CHAIN((7,))
 
@@ -313,9 +316,10 @@ def test_a_draft_that_raises_or_answers_nonsense_is_dropped(
 def test_nonsense_in_a_rollout_is_dropped_too() -> None:
     drafter = Counter()
     with working(drafter, TARGET) as worker:
+        abreast = Abreast(worker)
         worker.begin([97], Sampling())
         worker.look_ahead(worker.propose(1), 2)  # 98, then 99 and 100 and 101
-        wait_until(lambda: len(drafter.texts) == 3)
+        abreast()
         assert worker.rollout(Outcome(0, 99)) is None
     assert worker.error is not None
     assert "the token 100" in worker.error
