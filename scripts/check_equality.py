@@ -1,0 +1,194 @@
+"""Check that every strategy, draft and number of draft tokens writes the same text.
+
+For each prompt, temperature and precision the autoregressive engine writes the text alone, with
+all threads; then every other engine must give the same tokens from bit-equal logits. Prints each
+difference as it is met, a table, and a last line of JSON; exits with 1 when anything differed.
+
+    python scripts/check_equality.py --model smollm2-135m --tokens 24
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.drafter import LookupDrafter, ModelDrafter
+from runtime.engine import Target, decode
+from runtime.locate import locate_bundle
+from runtime.manifest import Manifest
+from runtime.metrics import Metrics
+from runtime.sampling import Sampling
+from runtime.session import GraphSession
+from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
+from runtime.text import Text
+from runtime.worker import DraftWorker
+
+PROMPTS = Path(__file__).resolve().parent.parent / "models" / "prompts" / "forty.jsonl"
+CONTEXT = 512
+SEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text: its tokens, and a digest of the logits that chose each of them."""
+
+    tokens: tuple[int, ...]
+    digests: tuple[str, ...]
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to write a text."""
+
+    strategy: str
+    draft: str
+    num_draft_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.strategy} {self.draft} {self.num_draft_tokens}"
+
+
+ALONE = Setting("autoregressive", "none", 0)
+OTHERS = tuple(
+    Setting(*factors)
+    for factors in itertools.product(("speculative", "mirror"), ("model", "lookup"), (1, 4, 8))
+)
+
+
+class Recorder:
+    """A target that notes, for each place of the text, a digest of the last logits given for it."""
+
+    def __init__(self, target: Target) -> None:
+        self.context, self.vocabulary = target.context, target.vocabulary
+        self.digests: dict[int, str] = {}
+        self._target = target
+
+    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+        """The target's own answer."""
+        logits = self._target.extend(tokens, num_logits=num_logits)
+        for place, row in enumerate(logits, len(tokens) - num_logits + 1):
+            self.digests[place] = hashlib.sha256(row.tobytes()).hexdigest()
+        return logits
+
+
+class Pair:
+    """A bundle's target, once alone with all threads and once beside a draft, and both drafts."""
+
+    def __init__(self, folder: Path, precision: str) -> None:
+        manifest = Manifest.load(folder)
+        geometry, path = manifest.target.geometry, manifest.graph_path("target", precision)
+        self._alone = GraphSession(path, geometry, threads=2, context=CONTEXT)
+        self._beside = GraphSession(path, geometry, threads=1, context=CONTEXT, share_cpu=True)
+        draft = GraphSession(
+            manifest.graph_path("draft", "int4"),
+            manifest.role("draft").geometry,
+            threads=1,
+            context=CONTEXT,
+            share_cpu=True,
+        )
+        size = geometry.vocabulary
+        self._workers = {
+            "model": DraftWorker(
+                ModelDrafter(draft, vocabulary=size), context=CONTEXT, vocabulary=size
+            ),
+            "lookup": DraftWorker(LookupDrafter(), context=CONTEXT, vocabulary=size),
+        }
+        self._ends = frozenset(manifest.target.end_tokens)
+
+    def write(self, prompt: list[int], setting: Setting, sampling: Sampling, count: int) -> Written:
+        """Write `count` tokens after `prompt`, nothing of it cached before."""
+        session = self._alone if setting == ALONE else self._beside
+        session.crop(0)
+        target = Recorder(session)
+        metrics = Metrics(setting.strategy, sampling.seed, {}, prompt_tokens=len(prompt))
+        blocks = decode(
+            target,
+            self._strategy(setting),
+            np.array(prompt, np.int64),
+            sampling,
+            max_new_tokens=count,
+            end_tokens=self._ends,
+            metrics=metrics,
+            cancelled=lambda: False,
+        )
+        tokens = tuple(token for block in blocks for token in block)
+        if setting != ALONE:
+            worker = self._workers[setting.draft]
+            metrics.draft, metrics.draft_error = worker.work, worker.error
+        places = range(len(prompt), len(prompt) + len(tokens))
+        return Written(tokens, tuple(target.digests[place] for place in places), metrics)
+
+    def close(self) -> None:
+        """End the drafts' threads."""
+        for worker in self._workers.values():
+            worker.close()
+
+    def _strategy(self, setting: Setting) -> Strategy:
+        if setting == ALONE:
+            return Autoregressive()
+        kind = Mirror if setting.strategy == "mirror" else Speculative
+        return kind(self._workers[setting.draft], num_draft_tokens=setting.num_draft_tokens)
+
+
+def differences(expected: Written, found: Written) -> Iterator[str]:
+    """What two texts that should be equal differ in."""
+    if found.metrics.draft_error is not None:
+        yield f"the draft failed: {found.metrics.draft_error}"
+    if expected.tokens != found.tokens:
+        yield f"tokens {found.tokens} where alone it wrote {expected.tokens}"
+    elif expected.digests != found.digests:
+        pairs = zip(expected.digests, found.digests, strict=True)
+        place = next(i for i, (one, other) in enumerate(pairs) if one != other)
+        yield f"the logits of token {place} have other bits"
+
+
+def prompts(folder: Path, file: Path) -> list[list[int]]:
+    """The first turn of every prompt in `file` by the bundle's chat template."""
+    text = Text.load(folder)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line)["turns"][0] for line in lines]
+    return [text.encode_chat([{"role": "user", "content": question}]) for question in questions]
+
+
+def main() -> int:
+    """Run the whole matrix; 0 when everything was equal."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-m", "--model", default="smollm2-135m", help="recipe, bundle or GGUF")
+    parser.add_argument("--tokens", type=int, default=24, help="per text (24)")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="lines of JSON with turns")
+    parser.add_argument("--precision", nargs="+", default=["int8", "fp32"])
+    parser.add_argument("--temperature", nargs="+", type=float, default=[0.0, 0.7, 1.2])
+    options = parser.parse_args()
+
+    folder = locate_bundle(options.model, cache_dir=None, offline=False, progress=print)
+    texts, tokens, failures = 0, 0, []
+    for precision in options.precision:
+        pair = Pair(folder, precision)
+        for number, prompt in enumerate(prompts(folder, options.prompts)):
+            for temperature in options.temperature:
+                sampling = Sampling(temperature=temperature, seed=SEED + number)
+                expected = pair.write(prompt, ALONE, sampling, options.tokens)
+                for setting in OTHERS:
+                    found = pair.write(prompt, setting, sampling, options.tokens)
+                    texts, tokens = texts + 1, tokens + len(found.tokens)
+                    for difference in differences(expected, found):
+                        where = f"{precision}, prompt {number}, T={temperature}, {setting}"
+                        failures.append(f"{where}: {difference}")
+                        print(failures[-1], flush=True)
+            print(f"{precision} prompt {number}: {texts} texts so far", flush=True)
+        pair.close()
+    print(f"{texts} texts, {tokens} tokens, {len(failures)} differences")
+    print(json.dumps({"texts": texts, "tokens": tokens, "differences": failures}))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""On the real pair: the same text from bit-equal logits, whichever engine writes it."""
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from runtime.sampling import Sampling
+from scripts.check_equality import ALONE, OTHERS, PROMPTS, Pair, Setting, differences, prompts
+
+pytestmark = pytest.mark.real_model
+
+TOKENS = 24
+CHOSEN_PROMPTS = (0, 8, 12, 17, 25, 31, 33, 38)  # one or two of every kind
+
+
+@pytest.fixture(scope="module")
+def int8(smollm: Path) -> Iterator[Pair]:
+    pair = Pair(smollm, "int8")
+    yield pair
+    pair.close()
+
+
+@pytest.fixture(scope="module")
+def questions(smollm: Path) -> list[list[int]]:
+    every = prompts(smollm, PROMPTS)
+    return [every[number] for number in CHOSEN_PROMPTS]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.2])
+def test_every_engine_writes_the_text_of_the_target_alone(
+    int8: Pair, questions: list[list[int]], temperature: float
+) -> None:
+    """All engines, drafts and numbers of draft tokens, spread over eight prompts."""
+    found = []
+    for number, prompt in enumerate(questions):
+        sampling = Sampling(temperature=temperature, seed=number)
+        expected = int8.write(prompt, ALONE, sampling, TOKENS)
+        for setting in OTHERS[number :: len(questions)]:
+            written = int8.write(prompt, setting, sampling, TOKENS)
+            found += [f"{number} {setting}: {text}" for text in differences(expected, written)]
+    assert not found
+
+
+def test_float32_is_as_exact(smollm: Path, questions: list[list[int]]) -> None:
+    pair = Pair(smollm, "fp32")
+    found = []
+    for (number, prompt), setting in zip(
+        product(range(2), questions[:2]), OTHERS[::3], strict=True
+    ):
+        sampling = Sampling(temperature=0.7 * number, seed=3)
+        expected = pair.write(prompt, ALONE, sampling, 8)
+        found += list(differences(expected, pair.write(prompt, setting, sampling, 8)))
+    pair.close()
+    assert not found
+
+
+def test_the_draft_works_while_the_target_does_and_its_guesses_hit(
+    int8: Pair, questions: list[list[int]]
+) -> None:
+    hits, inside = 0, 0
+    for prompt in questions[:4]:
+        written = int8.write(prompt, Setting("mirror", "model", 1), Sampling(), TOKENS)
+        hits += written.metrics.hits["model"]
+        inside += sum(
+            any(begun <= start and end <= over for begun, over in written.metrics.target_runs)
+            for start, end in written.metrics.draft.runs
+        )
+    assert hits > 0
+    assert inside > 0
+
+
+def test_a_difference_would_be_seen(int8: Pair, questions: list[list[int]]) -> None:
+    one = int8.write(questions[0], ALONE, Sampling(temperature=1.2, seed=1), 8)
+    other = int8.write(questions[0], ALONE, Sampling(temperature=1.2, seed=2), 8)
+    assert list(differences(one, other))
+    assert not list(differences(one, one))
