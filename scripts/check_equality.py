@@ -67,7 +67,7 @@ class Recorder:
     """A target that notes, for each place of the text, a digest of the last logits given for it."""
 
     def __init__(self, target: Target) -> None:
-        self.context, self.vocabulary = target.context, target.vocabulary
+        self.context = target.context
         self.digests: dict[int, str] = {}
         self._target = target
 
