@@ -13,6 +13,7 @@ from threading import Event
 import numpy as np
 import pytest
 
+from runtime import sampling as module
 from runtime.drafter import Guess, LookupDrafter
 from runtime.errors import ContextError
 from runtime.sampling import Sampling, choose
@@ -107,19 +108,46 @@ def test_every_cell_of_context_position_and_seed_is_equal_across_engines() -> No
             for plan in (right, mixed)
         ]
         strategies: list[Strategy] = [Autoregressive()]
-        for worker, kind, width in itertools.product(workers, KINDS, (1, 3)):
-            strategies.append(kind(worker, num_draft_tokens=width))
-        prompts = [*itertools.product(range(4)), *itertools.product(range(4), repeat=2)]
-        for seed, prompt in itertools.product(range(6), prompts):
+        for worker, kind in itertools.product(workers, KINDS):
+            strategies.append(kind(worker, num_draft_tokens=3))
+        prompts = [*((token,) for token in range(4)), *((0, token) for token in range(4))]
+        for seed, prompt in itertools.product(range(30), prompts):
             sampling = Sampling(temperature=0.9, repetition_penalty=1.4, seed=seed)
-            expected = alone(target, prompt, sampling, 5)
+            expected = alone(target, prompt, sampling, 4)
             for strategy in strategies:
-                written = write(target, strategy, prompt, sampling, max_new_tokens=5)
+                written = write(target, strategy, prompt, sampling, max_new_tokens=4)
                 assert written.tokens == expected, (seed, prompt, strategy.name)
             text = (*prompt, *expected)
             cells |= {(at % 2, *text[at - 1 : at + 1]) for at in range(len(prompt), len(text))}
     # Every token came after every other at even and at odd places.
     assert cells == set(itertools.product(range(2), range(4), range(4)))
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.8])
+def test_every_cell_of_a_noise_table_is_equal_across_engines(
+    penalty: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = TableTarget()
+    sampling = Sampling(temperature=0.8, repetition_penalty=penalty)
+    accepted = set()
+
+    def right_if_odd(token: int, place: int) -> Guess:
+        return (right if token % 2 else second)(token, place)
+
+    with working(TableDrafter(target, right_if_odd), target) as worker:
+        strategies = [kind(worker, num_draft_tokens=3) for kind in KINDS]
+        for cell in itertools.product((-0.6, 1.1), repeat=8):
+            # Every other position shares a row of noise, so 256 cells reach all positions.
+            noise = np.array([cell[:4], cell[4:]])
+            monkeypatch.setattr(
+                module, "gumbel", lambda _s, at, ids, noise=noise: noise[at % 2, ids]
+            )
+            expected = alone(target, (2, 0), sampling, 6)
+            for strategy in strategies:
+                written = write(target, strategy, (2, 0), sampling, max_new_tokens=6)
+                assert written.tokens == expected, (cell, strategy.name)
+                accepted |= {len(block) - 1 for block in written.blocks}
+    assert accepted == {0, 1, 2, 3}
 
 
 # A draft that fails.

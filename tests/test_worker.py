@@ -16,44 +16,12 @@ from runtime.drafter import Drafter, Guess
 from runtime.sampling import Sampling
 from runtime.verify import Outcome, Proposal
 from runtime.worker import DraftWorker, _Loop
+from tests.counter import Counter
 from tests.table import Abreast, TableTarget, working
 
 Tokens = NDArray[np.int64]
 TARGET = TableTarget(vocabulary=100, context=400)
 CHAIN = Proposal.chain
-
-
-class Counter:
-    """Says each token's successor, with the token ten above that as the runner-up.
-
-    `texts` lists what was drafted after, `read` the lengths of the texts that were read, in chunks
-    of `chunk` tokens. `before_pass` is called with the text before every token.
-    """
-
-    source = "counter"
-
-    def __init__(self, *, chunk: int = 1000) -> None:
-        self.texts: list[list[int]] = []
-        self.read: list[int] = []
-        self.before_pass: Callable[[Tokens], object] = len
-        self.before_chunk: Callable[[], object] = list
-        self._chunk = chunk
-        self._done = 0
-
-    def catch_up(self, context: Tokens) -> bool:
-        self.before_chunk()
-        self.read.append(len(context))
-        self._done += self._chunk
-        return self._done >= len(context)
-
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
-        del sampling
-        self.texts.append(context.tolist())
-        for _ in range(count):
-            self.before_pass(context)
-            token = int(context[-1]) + 1
-            yield Guess(token, (token + 10,))
-            context = np.append(context, token)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
