@@ -9,13 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from export import gguf_file, reference, tokenizer
-from export.graph import (
-    GRAPH_FILE,
-    INTEGER_PROBE_FILE,
-    build_fused,
-    build_integer_probe,
-    lanes_file,
-)
+from export.graph import GRAPH_FILE, build_fused, build_integer_probe, lanes_file
 from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
 from runtime import providers
@@ -31,6 +25,7 @@ from runtime.manifest import (
     Source,
     file_sha256,
 )
+from runtime.probe import INTEGER_PROBE_FILE
 from runtime.session import GraphSession
 
 Progress = Callable[[str], None]

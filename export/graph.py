@@ -21,6 +21,7 @@ writes its keys one place further, where the next token's belong; nothing ever r
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,6 @@ from export.writer import GraphWriter, close_model
 
 GRAPH_FILE = "model.onnx"
 WEIGHTS_FILE = "model.data"
-INTEGER_PROBE_FILE = "integer-probe.onnx"
 
 
 def lanes_file(lanes: int) -> str:
@@ -50,38 +50,10 @@ def build_fused(model: Model, precision: str, folder: Path, *, lanes: int = 1) -
     weights file of the one-lane graph in the same folder, which must be written first.
     Raises BuildError for a precision that does not exist.
     """
-    geometry = model.geometry
-    writer = GraphWriter(folder / WEIGHTS_FILE, reuse=lanes > 1)
-    linear = linear_for(precision, writer, model)
-    hidden = linear.embed("tokens")
-    hidden = writer.node("Unsqueeze", hidden, writer.constant(np.array([1], np.int64)))
-    cosine, sine = (
-        writer.weight(name, table)
-        for name, table in zip(("cosine", "sine"), rotary_tables(model), strict=True)
-    )
-    skip = None
-    for layer in range(geometry.layers):
-        name = f"layers.{layer}"
-        normed, hidden = _norm(writer, model, f"{name}.attention_norm", hidden, skip)
-        qkv = linear.project(f"{name}.qkv", normed)
-        mixed = _attention(writer, model, layer, qkv, (cosine, sine), lanes)
-        skip = linear.project(f"{name}.o", mixed)
-        normed, hidden = _norm(writer, model, f"{name}.feed_forward_norm", hidden, skip)
-        skip = linear.project(
-            f"{name}.down", _gated(writer, linear.project(f"{name}.gate_up", normed))
-        )
-    normed, _ = _norm(writer, model, "norm", hidden, skip)
-    rows = writer.node("Gather", normed, "logits_rows", axis=0)
-    logits = linear.project("head", rows)
-    writer.node(
-        "Reshape",
-        logits,
-        writer.constant(np.array([-1, geometry.vocabulary], np.int64)),
-        output="logits",
-    )
     path = folder / (GRAPH_FILE if lanes == 1 else lanes_file(lanes))
-    onnx.save(writer.model(*_signature(model, lanes)), path)
-    writer.close()
+    with closing(GraphWriter(folder / WEIGHTS_FILE, reuse=lanes > 1)) as writer:
+        _decoder(writer, model, precision, lanes)
+        onnx.save(writer.model(*_signature(model, lanes)), path)
     return path
 
 
@@ -128,6 +100,38 @@ def rotary_tables(model: Model) -> tuple[NDArray[np.float32], NDArray[np.float32
     steps = np.arange(0, geometry.head_size, 2, dtype=np.float64) / geometry.head_size
     angles = np.outer(np.arange(geometry.context + 1, dtype=np.float64), geometry.rope_base**-steps)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _decoder(writer: GraphWriter, model: Model, precision: str, lanes: int) -> None:
+    """Add the nodes and weights of the whole model, from tokens to logits."""
+    geometry = model.geometry
+    linear = linear_for(precision, writer, model)
+    hidden = linear.embed("tokens")
+    hidden = writer.node("Unsqueeze", hidden, writer.constant(np.array([1], np.int64)))
+    cosine, sine = (
+        writer.weight(name, table)
+        for name, table in zip(("cosine", "sine"), rotary_tables(model), strict=True)
+    )
+    skip = None
+    for layer in range(geometry.layers):
+        name = f"layers.{layer}"
+        normed, hidden = _norm(writer, model, f"{name}.attention_norm", hidden, skip)
+        qkv = linear.project(f"{name}.qkv", normed)
+        mixed = _attention(writer, model, layer, qkv, (cosine, sine), lanes)
+        skip = linear.project(f"{name}.o", mixed)
+        normed, hidden = _norm(writer, model, f"{name}.feed_forward_norm", hidden, skip)
+        skip = linear.project(
+            f"{name}.down", _gated(writer, linear.project(f"{name}.gate_up", normed))
+        )
+    normed, _ = _norm(writer, model, "norm", hidden, skip)
+    rows = writer.node("Gather", normed, "logits_rows", axis=0)
+    logits = linear.project("head", rows)
+    writer.node(
+        "Reshape",
+        logits,
+        writer.constant(np.array([-1, geometry.vocabulary], np.int64)),
+        output="logits",
+    )
 
 
 def _norm(

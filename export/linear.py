@@ -78,11 +78,13 @@ class Int8:
     are hi + 128 and lo + 128 with q = 256 * hi + lo. Both bytes run as two rows of one integer
     product, so the weights are read once; integer sums do not depend on the number of rows. The
     bytes are cut from a whole number by a shift, so no rounding can make lo wrap. (The length is
-    at least the largest magnitude, and one operator less to compute.)
+    at least the largest magnitude, and one operator less to compute.) Rows shorter than SHORTEST
+    are measured as if they had that length.
     """
 
     LEVELS = 32512.0  # 127 * 256: hi stays in [-127, 127]
     OFFSET = 32896.0  # 128 * 256 + 128: both bytes unsigned with zero point 128
+    SHORTEST = 1e-18  # the squares of what is shorter lose their bits, and then hi could wrap
 
     def __init__(self, writer: GraphWriter, model: Model) -> None:
         self._writer, self._model = writer, model
@@ -125,7 +127,7 @@ class Int8:
         """rows [n, 1, k] float32 → bytes [n, 2, k] uint8 and the worth of their steps [n, 1, 2]."""
         writer = self._writer
         norm = writer.node("ReduceL2", rows, axes=(-1,), keepdims=1)
-        norm = writer.node("Max", norm, self._scalar(1e-30))
+        norm = writer.node("Max", norm, self._scalar(self.SHORTEST))
         steps = writer.node("Mul", rows, writer.node("Div", self._scalar(self.LEVELS), norm))
         stored = writer.node("Add", steps, self._scalar(self.OFFSET + 0.5))
         stored = writer.node("Cast", stored, to=TensorProto.UINT32)
@@ -153,19 +155,16 @@ class Int4:
     def embed(self, tokens: str) -> str:
         """Look rows up in the table."""
         table = self._model.weights["embedding"]
-        packed, scales, zeros = self._stored("embedding", table)
+        shape = self._writer.constant(np.array([len(table), -1], np.int64))
+        packed, scales, zeros = (
+            self._writer.node("Reshape", part, shape) for part in self._stored("embedding", table)
+        )
         return self._writer.node(
             "GatherBlockQuantized",
-            self._writer.node(
-                "Reshape", packed, self._writer.constant(np.array([len(table), -1], np.int64))
-            ),
+            packed,
             tokens,
-            self._writer.node(
-                "Reshape", scales, self._writer.constant(np.array([len(table), -1], np.int64))
-            ),
-            self._writer.node(
-                "Reshape", zeros, self._writer.constant(np.array([len(table), -1], np.int64))
-            ),
+            scales,
+            zeros,
             domain="com.microsoft",
             bits=4,
             block_size=INT4_BLOCK,
@@ -203,8 +202,7 @@ class Int4:
 
 def quantise_columns(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Symmetric 8-bit weights: [out, in] → int8 [out, in] in [-127, 127] and scales [out]."""
-    peaks = np.abs(weight).max(axis=1)
-    scales = np.where(peaks > 0, peaks / 127, 1).astype(np.float32)
+    scales = _usable(np.abs(weight).max(axis=1) / 127)
     return np.rint(weight / scales[:, None]).astype(np.int8), scales
 
 
@@ -224,8 +222,7 @@ def quantise_blocks(
     blocks = weight.reshape(out, -1, INT4_BLOCK)
     low = np.minimum(blocks.min(axis=2), 0)
     high = np.maximum(blocks.max(axis=2), 0)
-    scales = ((high - low) / 15).astype(np.float32)
-    scales = np.where(scales > 0, scales, 1).astype(np.float32)
+    scales = _usable((high - low) / 15)
     zeros = np.clip(np.rint(-low / scales), 0, 15).astype(np.uint8)
     levels = np.rint(blocks / scales[:, :, None]) + zeros[:, :, None]
     quantised = np.clip(levels, 0, 15).astype(np.uint8)
@@ -233,3 +230,11 @@ def quantise_blocks(
     if zeros.shape[1] % 2:
         zeros = np.pad(zeros, ((0, 0), (0, 1)))
     return packed, scales.reshape(-1), (zeros[:, 0::2] | (zeros[:, 1::2] << 4)).reshape(-1)
+
+
+def _usable(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The scales, 1 where one is no normal number: what they would measure becomes zeros.
+
+    A denormal scale has lost bits, so that quotients by it leave the range of a level.
+    """
+    return np.where(scales >= np.finfo(np.float32).tiny, scales, 1).astype(np.float32)

@@ -1,0 +1,338 @@
+"""Each precision multiplies as numpy does with the weights it stored; W8A16 to the last integer."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+from export.linear import INT4_BLOCK, Int8, Linear, linear_for, quantise_blocks, quantise_columns
+from export.model import Model
+from export.writer import GraphWriter
+from runtime import providers
+from runtime.errors import BuildError
+from runtime.manifest import Geometry
+from tests.stored import blocks_back, columns_back
+
+Array = NDArray[np.float32]
+PRECISIONS = ("fp32", "int8", "int4")
+NOISE = np.random.default_rng(7)
+TINY = float(np.finfo(np.float32).tiny)  # scales below this are not used
+
+
+def a_model(weights: dict[str, Array]) -> Model:
+    geometry = Geometry(
+        layers=1,
+        hidden=4,
+        intermediate=4,
+        heads=1,
+        kv_heads=1,
+        head_size=4,
+        vocabulary=4,
+        context=4,
+        rope_base=10000.0,
+        norm_epsilon=1e-5,
+    )
+    return Model(geometry, weights)
+
+
+def run(
+    folder: Path,
+    model: Model,
+    precision: str,
+    use: Callable[[Linear], str],
+    *,
+    watch: Sequence[str] = (),
+    threads: int = 1,
+    **feeds: NDArray[Any],
+) -> list[NDArray[Any]]:
+    """What `use` returns in a graph of its own, then the outputs of the operators in `watch`."""
+    with closing(GraphWriter(folder / "weights")) as writer:
+        result = use(linear_for(precision, writer, model))
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
+            for name, value in feeds.items()
+        ]
+        graph = writer.model(inputs, [])
+    seen = [node.output[0] for kind in watch for node in graph.graph.node if node.op_type == kind]
+    for name in (result, *seen):
+        graph.graph.output.append(helper.make_empty_tensor_value_info(name))
+    onnx.save(graph, folder / "graph")
+    outputs: list[NDArray[Any]] = providers.load(folder / "graph", threads=threads).run(None, feeds)
+    return outputs
+
+
+def multiply(
+    folder: Path,
+    matrix: Array,
+    rows: Array,
+    precision: str = "int8",
+    *,
+    watch: Sequence[str] = (),
+    threads: int = 1,
+) -> list[NDArray[Any]]:
+    """rows [n, in] times matrix [out, in], and what was watched, the middle axis kept."""
+    model = a_model({"layers.0.o": matrix})
+    return run(
+        folder,
+        model,
+        precision,
+        lambda linear: linear.project("layers.0.o", "rows"),
+        watch=watch,
+        threads=threads,
+        rows=rows[:, None, :],
+    )
+
+
+def with_norm(steps: Sequence[float], width: int) -> Array:
+    """A row whose length is 32512 and whose first places hold `steps`: steps of the two bytes."""
+    row = np.zeros(width)
+    row[: len(steps)] = steps
+    row[-1] = np.sqrt(Int8.LEVELS**2 - (row**2).sum())
+    return row.astype(np.float32)
+
+
+WIDTH = 96
+BORDERS = [127, 128, 129, -127, -128, -129, 255, 256, 257, -255, -256, -257, 383, 384, -384, -385]
+HALVES = [place + 0.5 for place in BORDERS]
+ADVERSARIAL: dict[str, Array] = {
+    "borders of the low byte": with_norm(BORDERS, WIDTH),
+    "the same, scaled": with_norm(BORDERS, WIDTH) * np.float32(3e-4),
+    "halves": with_norm(HALVES, WIDTH),
+    "low bytes at their ends": with_norm([127, -128] * 40, WIDTH),
+    "zeros": np.zeros(WIDTH, np.float32),
+    "minus zeros": -np.zeros(WIDTH, np.float32),
+    "one number": with_norm([], WIDTH),
+    "one negative number": -with_norm([], WIDTH),
+    "a huge outlier": np.r_[NOISE.standard_normal(WIDTH - 1), 1e15].astype(np.float32),
+    "an outlier": np.r_[-1e3, NOISE.standard_normal(WIDTH - 1)].astype(np.float32),
+    "noise": NOISE.standard_normal(WIDTH).astype(np.float32),
+    "ones": np.ones(WIDTH, np.float32),
+    "denormals": (NOISE.standard_normal(WIDTH) * 1e-40).astype(np.float32),
+    "squares below every number": np.full(WIDTH, -1e-23, np.float32),
+    "squares without their bits": (NOISE.standard_normal(WIDTH) * 1e-22).astype(np.float32),
+    "one number, its square denormal": np.r_[np.zeros(WIDTH - 1), 7e-23].astype(np.float32),
+    "about the shortest": (NOISE.standard_normal(WIDTH) * 1e-19).astype(np.float32),
+}
+ROWS = np.stack(list(ADVERSARIAL.values()))
+
+
+def whole_weights(out: int, width: int) -> Array:
+    """Whole numbers up to ±127 in each row, so that the scales are one."""
+    matrix = NOISE.integers(-127, 128, (out, width)).astype(np.float32)
+    matrix[:, 0] = np.where(np.arange(out) % 2, 127, -127)
+    return matrix
+
+
+def test_both_bytes_are_the_whole_number_that_the_row_was_rounded_to(tmp_path: Path) -> None:
+    watch = ("Max", "BitShift", "MatMulIntegerToFloat")
+    _, lengths, shifted, _ = multiply(tmp_path, whole_weights(24, WIDTH), ROWS, watch=watch)
+    lengths = lengths.reshape(-1, 1)
+    exact = np.sqrt((ROWS.astype(np.float64) ** 2).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(lengths, np.maximum(exact, Int8.SHORTEST), rtol=1e-6)
+
+    both = shifted.astype(np.uint8).astype(np.int64) - 128  # as the graph casts them
+    whole = 256 * both[:, 0] + both[:, 1]
+    steps = ROWS * (np.float32(Int8.LEVELS) / lengths)
+    rounded = np.floor(steps + np.float32(Int8.OFFSET + 0.5)).astype(np.int64) - int(Int8.OFFSET)
+    np.testing.assert_array_equal(whole, rounded)
+    assert np.abs(whole - ROWS / lengths.astype(np.float64) * Int8.LEVELS).max() < 0.51
+    assert np.abs(whole).max() == Int8.LEVELS
+    named = dict(zip(ADVERSARIAL, zip(whole, both, strict=True), strict=True))
+    assert named["borders of the low byte"][0][: len(BORDERS)].tolist() == BORDERS
+    assert set(named["low bytes at their ends"][1][1][:80]) == {127, -128}
+    for name in ("zeros", "minus zeros", "denormals", "squares below every number"):
+        assert np.abs(named[name][0]).max() <= 1
+
+
+@pytest.mark.parametrize("width", [WIDTH, 1536])
+def test_the_integer_part_is_exact_for_any_number_of_rows_and_threads(
+    width: int, tmp_path: Path
+) -> None:
+    ends = with_norm([127, -128] * 48, 2 * WIDTH)
+    rows = np.zeros((len(ROWS) + 1, width), np.float32)
+    rows[:-1, :WIDTH] = ROWS
+    rows[-1, : min(width, 2 * WIDTH)] = ends[:width]
+    matrix = whole_weights(40, width)
+    matrix[:2] = 127 * np.array([[1], [-1]])
+    watch = ("BitShift", "MatMulIntegerToFloat")
+
+    def parts(count: int, threads: int) -> tuple[NDArray[Any], ...]:
+        calls = [
+            multiply(tmp_path, matrix, rows[start : start + count], watch=watch, threads=threads)
+            for start in range(0, len(rows), count)
+        ]
+        return tuple(np.concatenate(found) for found in zip(*calls, strict=True))
+
+    result, shifted, product = parts(len(rows), 1)
+    both = shifted.astype(np.uint8).astype(np.int64) - 128
+    sums = both @ matrix.T.astype(np.int64)
+    assert np.abs(sums).max() < 2**24, "the sums are whole numbers in float32 too"
+    np.testing.assert_array_equal(product, sums)
+    for count, threads in ((1, 1), (2, 1), (3, 2), (1, 2), (len(rows), 2)):
+        again, _, product_again = parts(count, threads)
+        np.testing.assert_array_equal(product_again, product)
+        np.testing.assert_array_equal(again, result)
+
+
+def test_scales_of_columns_multiply_the_exact_sum(tmp_path: Path) -> None:
+    matrix = NOISE.standard_normal((40, WIDTH)).astype(np.float32)
+    matrix[3], matrix[4] = 0, matrix[4] * 1e4
+    levels, scales = quantise_columns(matrix)
+    watch = ("Max", "BitShift", "MatMulIntegerToFloat")
+    result, lengths, shifted, product = multiply(tmp_path, matrix, ROWS, watch=watch)
+    both = shifted.astype(np.uint8).astype(np.int64) - 128
+    sums = (both @ levels.T.astype(np.int64)).astype(np.float32)
+    np.testing.assert_array_equal(product, sums * scales)
+    # What is lost is half a step of the row, and float32's own rounding.
+    exact = ROWS.astype(np.float64) @ (levels.T * scales.astype(np.float64))
+    step = lengths.reshape(-1, 1) / Int8.LEVELS
+    weight_sizes = np.abs(levels).sum(axis=1) * scales
+    bound = 0.51 * step * weight_sizes + 1e-6 * lengths.reshape(-1, 1) * weight_sizes
+    assert (np.abs(result[:, 0].astype(np.float64) - exact) <= bound).all()
+    # The graph computes the same when nothing is watched.
+    (unwatched,) = multiply(tmp_path, matrix, ROWS)
+    np.testing.assert_array_equal(unwatched, result)
+
+
+def test_columns_by_hand() -> None:
+    weight = np.array(
+        [[0, 0, 0, 0], [127, -127, 1, 0.4], [-254, 3, 1, -1], [0.5, 0, 0, -0.25]], np.float32
+    )
+    levels, scales = quantise_columns(weight)
+    assert levels.tolist() == [[0, 0, 0, 0], [127, -127, 1, 0], [-127, 2, 0, 0], [127, 0, 0, -64]]
+    np.testing.assert_allclose(scales, [1, 1, 2, 0.5 / 127])
+    assert levels.dtype == np.int8
+    assert scales.dtype == np.float32
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-45, 1e-43, 1e-38, 1e-36, 1e-30, 1.0, 1e30, 3e38])
+def test_columns_of_any_size_keep_within_half_a_step(size: float) -> None:
+    weight = (NOISE.uniform(-1, 1, (20, 33)) * size).astype(np.float32)
+    levels, scales = quantise_columns(weight)
+    assert levels.min() >= -127
+    back = levels * scales[:, None].astype(np.float64)
+    assert np.abs(back - weight).max() <= max(
+        0.5001 * scales[scales != 1].max(initial=0), 127 * TINY
+    )
+
+
+def test_blocks_by_hand() -> None:
+    weight = np.zeros((2, 3 * INT4_BLOCK), np.float32)
+    weight[0, :INT4_BLOCK] = np.arange(INT4_BLOCK) % 16  # from zero up
+    weight[0, INT4_BLOCK : 2 * INT4_BLOCK] = -(np.arange(INT4_BLOCK) % 16) * 2  # from zero down
+    weight[1, :INT4_BLOCK] = np.arange(INT4_BLOCK) % 16 - 5  # both signs
+    weight[1, 2 * INT4_BLOCK] = 30  # one number
+    packed, scales, zeros = quantise_blocks(weight)
+    assert scales.tolist() == [1, 2, 1, 1, 1, 2]
+    # Two zero points a byte, the even block in the low half; an odd row is filled up.
+    assert zeros.tolist() == [0 | 15 << 4, 0, 5 | 0 << 4, 0]
+    assert packed[0, 0].tolist() == [low | (low + 1) << 4 for low in range(0, 16, 2)] * 2
+    np.testing.assert_array_equal(blocks_back(weight), weight)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-45, 1e-43, 1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("shift", [-1.5, -0.5, 0.0, 0.3, 2.0])
+def test_blocks_of_any_size_keep_within_half_a_step(size: float, shift: float) -> None:
+    weight = ((NOISE.uniform(-1, 1, (50, 3 * INT4_BLOCK)) + shift) * size).astype(np.float32)
+    _, scales, _ = quantise_blocks(weight)
+    steps = np.repeat(scales.reshape(50, 3), INT4_BLOCK, axis=1)
+    lost = np.abs(blocks_back(weight).astype(np.float64) - weight)
+    assert (lost <= np.where(steps == 1, 15 * TINY, 0.5001 * steps)).all()
+
+
+def test_a_width_without_whole_blocks_is_refused() -> None:
+    for width in (1, INT4_BLOCK - 1, INT4_BLOCK + 1):
+        with pytest.raises(BuildError, match=f"int4 matrix of {width} columns.* multiple of 32"):
+            quantise_blocks(np.ones((2, width), np.float32))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5])
+def test_int4_products_read_the_stored_weights(blocks: int, tmp_path: Path) -> None:
+    weight = NOISE.standard_normal((17, blocks * INT4_BLOCK)).astype(np.float32)
+    weight[2], weight[3] = np.abs(weight[2]), 0
+    one_by_one = np.eye(weight.shape[1], dtype=np.float32)
+    (found,) = multiply(tmp_path, weight, one_by_one, "int4")
+    np.testing.assert_allclose(found[:, 0].T, blocks_back(weight), atol=2e-6)
+    rows = NOISE.standard_normal((5, weight.shape[1])).astype(np.float32)
+    (found,) = multiply(tmp_path, weight, rows, "int4")
+    # Rows are rounded to 8 bits, block by block.
+    peaks = np.abs(rows).reshape(5, blocks, INT4_BLOCK).max(axis=2)
+    sizes = np.abs(blocks_back(weight)).reshape(17, blocks, INT4_BLOCK).sum(axis=2)
+    bound = peaks @ sizes.T / 254 * 1.01 + 1e-5
+    assert (np.abs(found[:, 0] - rows @ blocks_back(weight).T) <= bound).all()
+
+
+STORED: dict[str, Callable[[Array], Array]] = {
+    "fp32": lambda weight: weight,
+    "int8": columns_back,
+    "int4": blocks_back,
+}
+
+
+@pytest.mark.parametrize("width", [64, 96])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_embedding_gives_stored_rows(precision: str, width: int, tmp_path: Path) -> None:
+    table = NOISE.standard_normal((50, width)).astype(np.float32)
+    table[7] = 0
+    tokens = np.array([0, 49, 7, 7, 12], np.int64)
+    model = a_model({"embedding": table})
+    (found,) = run(tmp_path, model, precision, lambda linear: linear.embed("tokens"), tokens=tokens)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, STORED[precision](table)[tokens], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_tied_head_reads_the_embedding(precision: str, tied: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    table, head = NOISE.standard_normal((2, 50, 96)).astype(np.float32)
+    model = a_model({"embedding": table} if tied else {"embedding": table, "head": head})
+    rows = np.eye(96, dtype=np.float32)
+
+    def use(linear: Linear) -> str:
+        linear.embed("tokens")
+        return linear.project("head", "rows")
+
+    tokens = np.array([0], np.int64)
+    (found,) = run(tmp_path, model, precision, use, tokens=tokens, rows=rows[:, None, :])
+    wanted = STORED[precision](table if tied else head)
+    tolerance = np.abs(wanted).max() * 2e-4 if precision == "int8" else 2e-6
+    np.testing.assert_allclose(found[:, 0].T, wanted, atol=tolerance)
+    graph = onnx.load(tmp_path / "graph", load_external_data=False).graph
+    names = {tensor.name for tensor in graph.initializer if tensor.dims[:1] == [50]}
+    assert ("head" in names) is not tied
+    assert "embedding" in names
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_fused_projections_lie_beside_each_other(precision: str, tmp_path: Path) -> None:
+    parts = {
+        f"layers.0.{name}": NOISE.standard_normal((out, 64)).astype(np.float32)
+        for name, out in {"q": 8, "k": 4, "v": 6, "gate": 5, "up": 5}.items()
+    }
+    rows = np.eye(64, dtype=np.float32)[:, None, :]
+    for fused, names in {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}.items():
+        (found,) = run(
+            tmp_path,
+            a_model(parts),
+            precision,
+            lambda linear, fused=fused: linear.project(f"layers.0.{fused}", "rows"),  # type: ignore[misc]
+            rows=rows,
+        )
+        wanted = np.concatenate([STORED[precision](parts[f"layers.0.{name}"]) for name in names])
+        np.testing.assert_allclose(found[:, 0].T, wanted, atol=1e-3)
+
+
+def test_another_precision_is_refused(tmp_path: Path) -> None:
+    with (
+        closing(GraphWriter(tmp_path / "weights")) as writer,
+        pytest.raises(BuildError, match="precision 'int5' is not one of fp32, int8, int4"),
+    ):
+        linear_for("int5", writer, a_model({}))
