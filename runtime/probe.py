@@ -25,6 +25,7 @@ from runtime.errors import ProviderError
 from runtime.manifest import FILE_NAME
 from runtime.session import Cache, GraphSession
 
+INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
 WIDTHS = (1, 2, 3, 8, 16)
 _ROWS = 16  # rows compared, after as many that only fill the cache
 
@@ -45,9 +46,9 @@ def exactness(
     Raises ProviderError where integer products are wrong: nothing computed there can be trusted.
     """
     path = folder / f"{_key(bundle, graph, threads)}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return Exactness(**json.loads(path.read_text(encoding="utf-8")))
-    integer_probe = graph.with_name("integer-probe.onnx")
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return _answer(json.loads(path.read_text(encoding="utf-8"))["largest_difference"])
+    integer_probe = graph.with_name(INTEGER_PROBE_FILE)
     if integer_probe.is_file():
         check_integer_products(integer_probe)
     found = compare_widths(session)
@@ -62,7 +63,8 @@ def compare_widths(session: GraphSession) -> Exactness:
     own = session.cache
     largest = 0.0
     try:
-        session.use(Cache(session.geometry, min(2 * _ROWS, session.context)))
+        # A cache of its own size: a short context asked for now must not weaken a kept answer.
+        session.use(Cache(session.geometry, min(2 * _ROWS, session.geometry.context)))
         text = text[: session.context]
         start = len(text) // 2
         expected = session.extend(text, num_logits=len(text) - start).copy()
@@ -75,7 +77,7 @@ def compare_widths(session: GraphSession) -> Exactness:
                 largest = max(largest, float(np.abs(found - known).max()))
     finally:
         session.use(own)
-    return Exactness("near-tie" if largest else "bitwise", largest)
+    return _answer(largest)
 
 
 def check_integer_products(path: Path) -> None:
@@ -97,6 +99,10 @@ def check_integer_products(path: Path) -> None:
                 f"{np.abs(product - exact).max():g}), so int8 graphs would answer wrongly here: "
                 "use --precision fp32."
             )
+
+
+def _answer(largest_difference: float) -> Exactness:
+    return Exactness("near-tie" if largest_difference else "bitwise", float(largest_difference))
 
 
 def _key(bundle: Path, graph: Path, threads: int) -> str:
