@@ -203,7 +203,6 @@ class _Loop:
         if message.kind is Kind.BEGIN:
             self._length, self._prompt_length = 0, message.node
             self._texts += 1
-            self._guesses.clear()
         elif message.kind is Kind.COMMIT:
             self._commit(message.tokens)
         elif message.kind is Kind.DRAFT:
