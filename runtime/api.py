@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -392,7 +393,7 @@ def _default_sampling(folder: Path) -> Sampling:
 
 def _check_vocabularies(target: Text, draft: Text) -> None:
     """Refuse a draft that means other text by the same token ids; padding at the end may differ."""
-    theirs, ours = draft.vocabulary_tokens(), target.vocabulary_tokens()
+    theirs, ours = (_without_padding(text.vocabulary_tokens()) for text in (draft, target))
     for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             raise UsageError(
@@ -404,3 +405,11 @@ def _check_vocabularies(target: Text, draft: Text) -> None:
             f"The draft has another vocabulary: {len(theirs)} tokens where the target has "
             f"{len(ours)}; the first that only one has is token {min(len(ours), len(theirs))}."
         )
+
+
+def _without_padding(tokens: list[str]) -> list[str]:
+    """The tokens up to the last that stands for anything: converters fill up with [PAD123]."""
+    end = len(tokens)
+    while end and (not tokens[end - 1] or re.fullmatch(r"\[PAD\d+\]", tokens[end - 1])):
+        end -= 1
+    return tokens[:end]
