@@ -57,7 +57,7 @@ def load(
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # its errors are raised too
     if share_cpu:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if len(cores) == threads and threads > 1:

@@ -1,0 +1,266 @@
+"""What a machine's arithmetic keeps: found out, remembered, asked again where it may differ."""
+
+import dataclasses
+import json
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from runtime import providers
+from runtime.errors import ProviderError
+from runtime.manifest import FILE_NAME, Manifest
+from runtime.probe import (
+    INTEGER_PROBE_FILE,
+    WIDTHS,
+    Exactness,
+    check_integer_products,
+    compare_widths,
+    exactness,
+)
+from runtime.session import Cache, GraphSession
+
+BITWISE = Exactness("bitwise", 0.0)
+
+
+class ByWidth(GraphSession):
+    """A session whose logits are off by `error(width)`, `width` the rows of the call."""
+
+    def __init__(self, bundle: Path, error: Callable[[int], float], *, context: int = 64) -> None:
+        self.geometry = Manifest.load(bundle).target.geometry
+        self.vocabulary = self.geometry.vocabulary
+        self.cache = Cache(self.geometry, context)
+        self.widths: list[int] = []
+        self._error = error
+
+    def use(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+        assert len(tokens) <= self.context
+        self.crop(min(self.cache.shared_with(tokens), len(tokens) - num_logits))
+        width = len(tokens) - self.length
+        self.widths.append(width)
+        self.cache.append(tokens[self.length :])
+        rows = np.outer(tokens[-num_logits:], np.ones(self.vocabulary))
+        return (rows + self._error(width)).astype(np.float32)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny bundle, to change."""
+    shutil.copytree(tiny_bundle, tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def ask(bundle: Path, folder: Path, session: ByWidth, *, threads: int = 1) -> Exactness:
+    graph = Manifest.load(bundle).graph_path("target", "fp32")
+    return exactness(session, bundle=bundle, graph=graph, threads=threads, folder=folder)
+
+
+def steady(_width: int) -> float:
+    return 0.0
+
+
+def test_widths_that_agree_are_bitwise(tiny_bundle: Path) -> None:
+    session = ByWidth(tiny_bundle, steady)
+    assert compare_widths(session) == BITWISE
+    assert set(session.widths) >= set(WIDTHS)
+    # Each width goes over the same sixteen rows.
+    for width in WIDTHS:
+        assert session.widths.count(width) >= 16 // width
+
+
+@pytest.mark.parametrize("odd", WIDTHS)
+def test_one_width_that_differs_is_a_near_tie_with_the_difference(
+    odd: int, tiny_bundle: Path
+) -> None:
+    session = ByWidth(tiny_bundle, lambda width: 0.25 * (width == odd))
+    assert compare_widths(session) == Exactness("near-tie", 0.25)
+    session = ByWidth(tiny_bundle, lambda width: -0.5 * (width == odd) + 0.25 * (width == 2))
+    assert compare_widths(session).largest_difference == (0.25 if odd == 2 else 0.5)
+
+
+def test_the_text_that_was_cached_stays(tiny_bundle: Path) -> None:
+    manifest = Manifest.load(tiny_bundle)
+    session = GraphSession(
+        manifest.graph_path("target", "fp32"), manifest.target.geometry, threads=1
+    )
+    text = np.arange(20)
+    wanted = session.extend(text).copy()
+    assert compare_widths(session) == BITWISE
+    assert session.cache.tokens[: session.length].tolist() == text.tolist()
+    np.testing.assert_array_equal(session.extend(text), wanted)
+
+    class Failing(ByWidth):
+        def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+            raise KeyboardInterrupt
+
+    failing = Failing(tiny_bundle, steady)
+    own = failing.cache
+    with pytest.raises(KeyboardInterrupt):
+        compare_widths(failing)
+    assert failing.cache is own
+
+
+@pytest.mark.parametrize("context", [2, 3, 17, 64])
+def test_a_short_context_asks_no_less(context: int, tiny_bundle: Path) -> None:
+    session = ByWidth(tiny_bundle, lambda width: 0.5 * (width == 16), context=context)
+    assert compare_widths(session) == Exactness("near-tie", 0.5)
+    assert session.context == context
+
+
+def test_the_answer_is_remembered(bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "probes"
+    first = ask(bundle, folder, ByWidth(bundle, lambda width: 0.5 * (width == 1)))
+    assert first == Exactness("near-tie", 0.5)
+    later = ByWidth(bundle, steady)
+    assert ask(bundle, folder, later) == first
+    assert later.widths == []
+    (file,) = folder.iterdir()
+    assert json.loads(file.read_text()) == dataclasses.asdict(first)
+
+
+@pytest.mark.parametrize("change", ["manifest", "threads", "graph", "onnxruntime", "processor"])
+def test_it_is_asked_again_when_something_changed(
+    change: str, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, threads = tmp_path / "probes", 1
+    assert ask(bundle, folder, ByWidth(bundle, steady)) == BITWISE
+    later = ByWidth(bundle, lambda width: 0.5 * (width == 3))
+    if change == "manifest":
+        path = bundle / FILE_NAME
+        path.write_text(path.read_text() + "\n")
+    elif change == "threads":
+        threads = 2
+    elif change == "onnxruntime":
+        monkeypatch.setattr(ort, "__version__", "1.99.0")
+    elif change == "processor":
+        monkeypatch.setattr(platform, "machine", lambda: "abacus")
+    if change == "graph":
+        graph = Manifest.load(bundle).graph_path("target", "int8")
+        found = exactness(later, bundle=bundle, graph=graph, threads=1, folder=folder)
+    else:
+        found = ask(bundle, folder, later, threads=threads)
+    assert found == Exactness("near-tie", 0.5)
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_the_same_bundle_elsewhere_is_not_asked_again(bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "probes"
+    ask(bundle, folder, ByWidth(bundle, steady))
+    moved = bundle.rename(tmp_path / "moved")
+    later = ByWidth(moved, steady)
+    assert ask(moved, folder, later) == BITWISE
+    assert later.widths == []
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for _ in range(2):
+        session = ByWidth(bundle, steady)
+        assert ask(bundle, tmp_path / "file" / "probes", session) == BITWISE
+        assert session.widths
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"7",
+        b"{}",
+        b'{"kind": "bitwise"}',
+        b'{"kind": "bitwise", "largest_difference": null}',
+        b'{"kind": "bitwise", "largest_difference": "much"}',
+        b'{"kind": "bitwise", "largest_difference": [0]}',
+    ],
+)
+def test_a_damaged_answer_is_asked_for_again(content: bytes, bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "probes"
+    ask(bundle, folder, ByWidth(bundle, steady))
+    (file,) = folder.iterdir()
+    file.write_bytes(content)
+    session = ByWidth(bundle, lambda width: 0.5 * (width == 8))
+    assert ask(bundle, folder, session) == Exactness("near-tie", 0.5)
+    assert session.widths
+    assert ask(bundle, folder, ByWidth(bundle, steady)) == Exactness("near-tie", 0.5)
+    assert list(folder.iterdir()) == [file]
+
+
+def test_exact_integer_products_pass(tiny_bundle: Path) -> None:
+    check_integer_products(tiny_bundle / "target" / "fused-int8" / INTEGER_PROBE_FILE)
+
+
+def doctored(path: Path) -> None:
+    """Have a probe state other weights than those it multiplies with, in one place."""
+    model = onnx.load(path)
+    stored = next(tensor for tensor in model.graph.initializer if tensor.name == "stored")
+    stated = numpy_helper.to_array(stored).copy()
+    stated[200, 63] += 1 if stated[200, 63] < 127 else -1
+    model.graph.initializer.append(numpy_helper.from_array(stated, "stated"))
+    next(node for node in model.graph.node if node.op_type == "Identity").input[0] = "stated"
+    onnx.save(model, path)
+
+
+def test_inexact_integer_products_are_refused_and_not_remembered(
+    bundle: Path, tmp_path: Path
+) -> None:
+    manifest, session = Manifest.load(bundle), ByWidth(bundle, steady)
+    graph, other = (manifest.graph_path("target", precision) for precision in ("int8", "fp32"))
+    doctored(graph.with_name(INTEGER_PROBE_FILE))
+    folder = tmp_path / "probes"
+    for _ in range(2):
+        with pytest.raises(ProviderError, match=r"inexact \(the largest error is \d+\).*fp32"):
+            exactness(session, bundle=bundle, graph=graph, threads=1, folder=folder)
+    assert not folder.exists()
+    # A graph that multiplies no integers lies in a folder without the probe.
+    assert exactness(session, bundle=bundle, graph=other, threads=1, folder=folder) == BITWISE
+
+
+def test_saturated_products_are_found(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of two neighbouring products cut at 16 bits, as processors without VNNI make them."""
+
+    class Saturating:
+        def __init__(self, real: ort.InferenceSession) -> None:
+            self._real = real
+            self.get_inputs = real.get_inputs
+
+        def run(self, _names: None, feeds: dict[str, NDArray[np.uint8]]) -> list[NDArray[np.int64]]:
+            rows = feeds["bytes"].astype(np.int64)
+            weights = self._real.run(None, feeds)[1].astype(np.int64)
+            pairs = np.einsum(
+                "rpk,pkn->rpn", rows.reshape(len(rows), -1, 2), weights.reshape(-1, 2, 64)
+            )
+            product = pairs.clip(-(2**15), 2**15 - 1).sum(axis=1) - 128 * weights.sum(axis=0)
+            return [product, weights]
+
+    load = providers.load
+    monkeypatch.setattr(
+        providers, "load", lambda path, threads: Saturating(load(path, threads=threads))
+    )
+    with pytest.raises(ProviderError, match="use --precision fp32"):
+        check_integer_products(tiny_bundle / "target" / "fused-int8" / INTEGER_PROBE_FILE)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_tiny_graphs_are_asked_in_full(
+    precision: str, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    manifest = Manifest.load(tiny_bundle)
+    graph = manifest.graph_path("target", precision)
+    session = GraphSession(graph, manifest.target.geometry, threads=2, context=8)
+    found = exactness(session, bundle=tiny_bundle, graph=graph, threads=2, folder=tmp_path)
+    assert found == BITWISE
+    assert session.length == 0
