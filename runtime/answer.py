@@ -102,4 +102,5 @@ class StreamedAnswer(Answer, Iterator[str]):
             raise
         finally:
             self.metrics.finish_reason = self.metrics.finish_reason or ending
+            self.finish()  # what was held back when an interrupt or `close` came is text too
             blocks.close()

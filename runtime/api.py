@@ -208,12 +208,13 @@ class Session:
             near_tie_bound=self._exactness.largest_difference,
         )
 
+        target, strategy, worker = self._target, self._strategy, self._worker
+
         def run(cancelled: Callable[[], bool]) -> Blocks:
-            worker = None if isinstance(self._strategy, Autoregressive) else self._worker
             try:
                 yield from decode(
-                    self._target,
-                    self._strategy,
+                    target,
+                    strategy,
                     tokens,
                     sampling,
                     max_new_tokens=max_new_tokens,
@@ -222,8 +223,8 @@ class Session:
                     cancelled=cancelled,
                 )
             finally:
-                if worker is not None:
-                    metrics.draft, metrics.draft_error = worker.work, worker.error
+                if worker is not None and strategy.name != "autoregressive":
+                    metrics.draft_error = worker.error
 
         self._answer = StreamedAnswer(run, TextStream(self._text, stop), metrics)
         return self._answer

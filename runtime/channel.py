@@ -2,7 +2,7 @@
 
 A message is a kind, a round number, an outcome (node and final token) and up to `widest` tokens.
 Two semaphores count the free and the filled slots, so the sender alone moves the tail, the
-receiver alone the head, and nothing is locked or polled.
+receiver alone the head, and nobody polls.
 """
 
 import threading

@@ -25,7 +25,7 @@ class Committed:
         _check_prompt(prompt, context)
         # The last token's keys are never computed, so it may stand one place past the context.
         self._tokens = np.empty(context + 1, np.int64)
-        self._length = len(prompt)
+        self._length = self._prompt_length = len(prompt)
         self._tokens[: self._length] = prompt
         self._context = context
         self._left = max_new_tokens
@@ -37,6 +37,11 @@ class Committed:
     def finished(self) -> bool:
         """Whether nothing may follow; the metrics say why."""
         return self._metrics.finish_reason is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token was added to the prompt."""
+        return self._length > self._prompt_length
 
     @property
     def room(self) -> int:

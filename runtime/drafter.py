@@ -53,8 +53,11 @@ class ModelDrafter:
 
     def catch_up(self, context: Tokens) -> bool:
         """Feed one chunk of `context`; a context longer than the draft's own is given up."""
-        room = self._session.context
-        return len(context) > room or self._session.prefill(context)
+        if len(context) <= self._session.context:
+            if not self._session.prefill(context):
+                return False
+            self._session.extend(context)
+        return True
 
     def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
         """One pass a token; ends early where the draft's own context is full."""
@@ -82,17 +85,15 @@ class LookupDrafter:
 
     def catch_up(self, context: Tokens) -> bool:
         """Nothing is kept between calls."""
-        del context
         return True
 
     def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
-        """Copy up to `count` tokens; ends where the text that is copied from ends."""
-        del sampling
+        """Copy `count` tokens; where the text that is copied from ends, it goes round."""
         places = self._matches(context)
         if not places.size:
             return
         others = tuple(dict.fromkeys(int(token) for token in context[places[::-1]]))
-        copied = context[places[-1] : places[-1] + count]
+        copied = np.resize(context[places[-1] :], count)
         for index, token in enumerate(copied):
             yield Guess(int(token), others[1 : 1 + self._runner_ups] if index == 0 else ())
 

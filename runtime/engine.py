@@ -25,6 +25,9 @@ class Target(Protocol):
     def context(self) -> int:
         """How many tokens fit."""
 
+    def prefill(self, tokens: NDArray[np.int64]) -> bool:
+        """Do one bounded piece of what `extend` has to do; True when little is left."""
+
     def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
         """The last `num_logits` rows of logits of the text `tokens`, [num_logits, vocabulary]."""
 
@@ -47,21 +50,23 @@ def decode(
     prompt that is empty or longer than the context; nothing has run by then.
     """
     text = Committed(prompt, target.context, max_new_tokens, end_tokens, metrics)
-    step = _read_prompt
+    if not text.finished:
+        strategy.begin(prompt, sampling, metrics)
     while not text.finished and not cancelled():
+        step = _round if text.begun else _read_prompt
         if kept := step(target, strategy, text, sampling, metrics):
             yield kept
-        step = _round
     metrics.finish_reason = metrics.finish_reason or "cancelled"
 
 
 def _read_prompt(
     target: Target, strategy: Strategy, text: Committed, sampling: Sampling, metrics: Metrics
 ) -> tuple[int, ...]:
-    """Commit the first token, and return it unless it ends the text."""
+    """Read a piece of the prompt; after the last, commit the first token."""
     prompt = text.followed_by(())
-    strategy.begin(prompt, sampling, metrics)
     with metrics.target_run():
+        if not target.prefill(prompt):
+            return ()
         logits = target.extend(prompt)
     block = (_choose(logits[0], prompt, sampling, metrics),)
     strategy.observe(None, block)

@@ -125,7 +125,7 @@ class Metrics:
         evaluated = sum(self.evaluated_at.values())
         guessed = self.hits.total() + self.misses.total()
         draft_busy = _busy(self.draft.runs)
-        overhead = statistics.median(self.overheads_s) if self.overheads_s else 0.0
+        overhead = 1000 * statistics.median(self.overheads_s) if self.overheads_s else None
         return {
             "strategy": self.strategy,
             "seed": self.seed,
@@ -154,7 +154,7 @@ class Metrics:
             "draft_busy_s": draft_busy,
             "target_busy_s": _busy(self.target_runs),
             "hidden_share": _share(_overlap(self.draft.runs, self.target_runs), draft_busy),
-            "overhead_ms": 1000 * overhead,
+            "overhead_ms": overhead,
             "ttft_s": first,
             "tpot_s": (wall - first) / later if first is not None and later > 0 else None,
             "tokens_per_s": _share(self.emitted_tokens, wall),

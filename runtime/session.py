@@ -94,13 +94,19 @@ class GraphSession:
         """Forget keys and values past `length`; what is shorter already stays as it is."""
         self.cache.length = min(self.cache.length, max(length, 0))
 
-    def prefill(self, tokens: NDArray[np.int64]) -> bool:
-        """Cache one more chunk of `tokens`; True when at most one token is left to `extend`."""
-        self.crop(self.cache.shared_with(tokens))
-        chunk = tokens[self.length : len(tokens) - 1][:PREFILL_CHUNK]
-        if len(chunk):
-            self._run(chunk, 1)
-        return self.length >= len(tokens) - 1
+    def prefill(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> bool:
+        """Feed a chunk of `tokens`, where `extend` would need more than one call.
+
+        Takes what `extend` takes and raises what it raises; True when one call is enough now.
+        """
+        if len(tokens) > self.context:
+            raise ContextError(
+                f"A text of {len(tokens)} tokens does not fit in the context of {self.context}."
+            )
+        self.crop(min(self.cache.shared_with(tokens), len(tokens) - num_logits))
+        if len(tokens) - self.length - num_logits >= PREFILL_CHUNK:
+            self._run(tokens[self.length : self.length + PREFILL_CHUNK], 1)
+        return len(tokens) - self.length - num_logits < PREFILL_CHUNK
 
     def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
         """Feed what is not cached yet of `tokens` [n] int64, the whole text from its start.
@@ -109,13 +115,8 @@ class GraphSession:
         the last `num_logits` tokens, [num_logits, vocabulary] float32, in a buffer that the next
         call writes again. Raises ContextError when the text does not fit.
         """
-        if len(tokens) > self.context:
-            raise ContextError(
-                f"A text of {len(tokens)} tokens does not fit in the context of {self.context}."
-            )
-        self.crop(min(self.cache.shared_with(tokens), len(tokens) - num_logits))
-        while len(tokens) - self.length - num_logits >= PREFILL_CHUNK:
-            self._run(tokens[self.length : self.length + PREFILL_CHUNK], 1)
+        while not self.prefill(tokens, num_logits=num_logits):
+            pass
         return self._run(tokens[self.length :], num_logits)
 
     def _run(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:

@@ -45,7 +45,6 @@ class Autoregressive:
 
     def propose(self, room: int) -> Proposal:
         """Nothing, always."""
-        del room
         return NOTHING
 
     def verifying(self, proposal: Proposal) -> None:
@@ -69,6 +68,7 @@ class Speculative:
         """The draft reads the prompt beside the target."""
         self._metrics = metrics
         self._worker.begin(prompt, sampling)
+        metrics.draft = self._worker.work
 
     def propose(self, room: int) -> Proposal:
         """Wait for the draft, except while it still reads a long prompt."""
@@ -83,7 +83,6 @@ class Speculative:
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
         """The draft learns what was committed."""
-        del outcome
         self._worker.commit(block)
 
 

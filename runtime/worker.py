@@ -32,7 +32,11 @@ class DraftWork:
     """What the draft did in one generation: passes, and when they ran (perf_counter seconds)."""
 
     runs: list[tuple[float, float]] = field(default_factory=list)
-    passes: int = 0
+
+    @property
+    def passes(self) -> int:
+        """How many passes it made."""
+        return len(self.runs)
 
 
 class DraftWorker:
@@ -276,7 +280,6 @@ class _Loop:
 
     def _ran(self, started: float) -> None:
         self.work.runs.append((started, time.perf_counter()))
-        self.work.passes += 1
 
     def _tell(self, message: Message) -> None:
         self._outbox.send(message, timeout_s=IDLE_S)

@@ -71,6 +71,10 @@ class Recorder:
         self.digests: dict[int, str] = {}
         self._target = target
 
+    def prefill(self, tokens: NDArray[np.int64]) -> bool:
+        """The target's own progress."""
+        return self._target.prefill(tokens)
+
     def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
         """The target's own answer."""
         logits = self._target.extend(tokens, num_logits=num_logits)
@@ -121,8 +125,7 @@ class Pair:
         )
         tokens = tuple(token for block in blocks for token in block)
         if setting != ALONE:
-            worker = self._workers[setting.draft]
-            metrics.draft, metrics.draft_error = worker.work, worker.error
+            metrics.draft_error = self._workers[setting.draft].error
         places = range(len(prompt), len(prompt) + len(tokens))
         return Written(tokens, tuple(target.digests[place] for place in places), metrics)
 

@@ -35,7 +35,6 @@ class Counter:
         return self._done >= len(context)
 
     def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
-        del sampling
         self.texts.append(context.tolist())
         for _ in range(count):
             self.before_pass(context)

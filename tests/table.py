@@ -44,6 +44,9 @@ class TableTarget:
         """The logits of what follows `tokens`."""
         return np.asarray(self.table[(len(tokens) - 1) % len(self.table), tokens[-1]])
 
+    def prefill(self, tokens: Tokens) -> bool:
+        return True
+
     def extend(self, tokens: Tokens, *, num_logits: int = 1) -> Floats:
         assert 0 < num_logits <= len(tokens) <= self.context
         self.longest = max(self.longest, len(tokens))
@@ -96,7 +99,6 @@ class TableDrafter:
         self._plan = plan
 
     def catch_up(self, context: Tokens) -> bool:
-        del context
         return True
 
     def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:

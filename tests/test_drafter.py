@@ -30,13 +30,13 @@ def looked_up(text: str, count: int, *, longest: int = 3, runner_ups: int = 3) -
         ("", 4, []),
         ("a", 4, []),
         ("abcd", 4, []),
-        ("aa", 4, ["a"]),
-        ("abcab", 4, ["c", "a", "b"]),  # up to the end of the text that is copied from
+        ("aa", 4, ["a", "a", "a", "a"]),
+        ("abcab", 4, ["c", "a", "b", "c"]),  # round and round
         ("abcab", 2, ["c", "a"]),
         ("abcab", 1, ["c"]),
         ("abcab", 0, []),
-        ("abxabyab", 4, ["yx", "a", "b"]),  # the latest place first, the other as the runner-up
-        ("abxabxabyab", 4, ["yx", "a", "b"]),
+        ("abxabyab", 4, ["yx", "a", "b", "y"]),  # the latest place first, the other as the runner-up
+        ("abxabxabyab", 4, ["yx", "a", "b", "y"]),
         ("xabc-yabd-xab", 2, ["c", "-"]),  # three tokens that match outweigh two that are nearer
         ("xabc-zabd-yab", 2, ["dc", "-"]),  # no three match: the latest of two
         ("ab-cb", 2, ["-", "c"]),  # only one token matches

@@ -75,7 +75,7 @@ def test_load_returns_what_was_saved(bundle: Path) -> None:
 
 def test_graph_path_names_what_there_is(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
-    with pytest.raises(BundleError, match="no fused-fp32 graph.*it has fused-int8"):
+    with pytest.raises(BundleError, match=r"no fused-fp32 graph.*it has fused-int8"):
         manifest.graph_path("target", "fp32")
     with pytest.raises(BundleError, match="no draft"):
         manifest.graph_path("draft", "int4")

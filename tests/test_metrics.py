@@ -209,7 +209,7 @@ def test_hidden_share(
     draft: list[Run], target: list[Run], busy: float, share: float | None
 ) -> None:
     metrics = new_metrics()
-    metrics.draft = DraftWork(draft, len(draft))
+    metrics.draft = DraftWork(draft)
     metrics.target_runs = target
     found = metrics.to_dict()
     assert found["draft_busy_s"] == busy

@@ -239,7 +239,6 @@ class Ill(Counter):
         self._fault = fault
 
     def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
-        del context, count, sampling
         while True:
             yield self._fault()  # type: ignore[misc]
 
