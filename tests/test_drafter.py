@@ -35,7 +35,7 @@ def looked_up(text: str, count: int, *, longest: int = 3, runner_ups: int = 3) -
         ("abcab", 2, ["c", "a"]),
         ("abcab", 1, ["c"]),
         ("abcab", 0, []),
-        ("abxabyab", 4, ["yx", "a", "b", "y"]),  # the latest place first, the other as the runner-up
+        ("abxabyab", 4, ["yx", "a", "b", "y"]),  # the latest place, then the other
         ("abxabxabyab", 4, ["yx", "a", "b", "y"]),
         ("xabc-yabd-xab", 2, ["c", "-"]),  # three tokens that match outweigh two that are nearer
         ("xabc-zabd-yab", 2, ["dc", "-"]),  # no three match: the latest of two
