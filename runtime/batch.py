@@ -68,7 +68,8 @@ class LaneSession:
     def step(self, tokens: dict[int, int]) -> NDArray[np.float32]:
         """Feed one token to each lane named; return logits [lanes, vocabulary] float32.
 
-        The rows of other lanes mean nothing; the next call writes the buffer again.
+        Every lane that is not idle must be named: the others write over the start of their cache,
+        and their rows mean nothing. The next call writes the buffer again.
         """
         for lane, token in tokens.items():
             cache = self._caches[lane]
@@ -155,11 +156,13 @@ def decode_many(
     waiting = deque(_Seat(job, geometry, single.context, end_tokens) for job in jobs)
     seated: dict[int, _Seat] = {}
     try:
-        while waiting or seated:
+        while True:
             for lane in range(lanes.lanes):
                 if lane not in seated and (seat := _next_seat(waiting, single)):
                     lanes.seat(lane, seat.cache)
                     seated[lane] = seat
+            if not seated:
+                break
             started = time.perf_counter()
             logits = lanes.step({lane: seat.pending for lane, seat in seated.items()})
             run = (started, time.perf_counter())
@@ -169,6 +172,8 @@ def decode_many(
                     lanes.seat(lane, None)
                     del seated[lane]
     finally:
+        for lane in seated:
+            lanes.seat(lane, None)
         single.use(own)
 
 
