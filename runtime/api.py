@@ -256,10 +256,8 @@ class Session:
             )
             answer = Answer(TextStream(self._text, stop), metrics)
             jobs.append(Job(tokens, sampling, max_new_tokens, answer))
-        geometry = self._manifest.target.geometry
-        decode_many(
-            jobs, self._target, self._lanes_for(len(jobs)), geometry, end_tokens=self._end_tokens
-        )
+        lanes = self._lanes_for(len(jobs))
+        decode_many(jobs, self._target, lanes, end_tokens=self._end_tokens)
         return [job.answer for job in jobs]
 
     def close(self) -> bool:

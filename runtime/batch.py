@@ -103,13 +103,14 @@ class Job:
 
 
 class _Seat:
-    """A job under way: its committed text and its cache."""
+    """A job under way: its committed text and, once its prompt is read, its cache."""
 
-    def __init__(self, job: Job, geometry: Geometry, context: int, ends: frozenset[int]) -> None:
+    def __init__(self, job: Job, context: int, ends: frozenset[int]) -> None:
         self.answer = job.answer
         self.metrics = job.answer.metrics
         self.text = Committed(job.prompt, context, job.max_new_tokens, ends, self.metrics)
-        self.cache = Cache(geometry, min(context, len(job.prompt) + job.max_new_tokens))
+        self.cache: Cache | None = None
+        self._longest = min(context, len(job.prompt) + job.max_new_tokens)
         self._sampling = job.sampling
 
     @property
@@ -120,6 +121,7 @@ class _Seat:
     def read_prompt(self, single: GraphSession) -> None:
         """Fill the cache through the one-lane graph and commit the first token."""
         self.metrics.started = time.perf_counter()
+        self.cache = Cache(single.geometry, self._longest)
         single.use(self.cache)
         with self.metrics.target_run():
             logits = single.extend(self.text.followed_by(()))
@@ -143,7 +145,6 @@ def decode_many(
     jobs: Sequence[Job],
     single: GraphSession,
     lanes: LaneSession,
-    geometry: Geometry,
     *,
     end_tokens: frozenset[int],
 ) -> None:
@@ -153,7 +154,7 @@ def decode_many(
     prompt that does not fit, before anything has run.
     """
     own = single.cache
-    waiting = deque(_Seat(job, geometry, single.context, end_tokens) for job in jobs)
+    waiting = deque(_Seat(job, single.context, end_tokens) for job in jobs)
     seated: dict[int, _Seat] = {}
     try:
         while True:

@@ -57,7 +57,7 @@ class Bench:
         return Job(tokens, sampling, max_new_tokens, answer)
 
     def together(self, jobs: Sequence[Job]) -> list[Answer]:
-        decode_many(jobs, self.single, self.lanes, self.geometry, end_tokens=self.end_tokens)
+        decode_many(jobs, self.single, self.lanes, end_tokens=self.end_tokens)
         return [job.answer for job in jobs]
 
     def alone(self, job: Job, stop: Sequence[str] = ()) -> Answer:
@@ -215,7 +215,7 @@ def test_a_bad_prompt_is_refused_before_anything_ran(
     own = one.single.cache
     message = "prompt is empty" if bad == 0 else "257 tokens and the context holds 256"
     with pytest.raises(ContextError, match=message):
-        decode_many(jobs, one.single, Forbidden(), one.geometry, end_tokens=frozenset())
+        decode_many(jobs, one.single, Forbidden(), end_tokens=frozenset())
     assert ran == []
     assert one.single.cache is own
     assert all(job.answer.tokens == [] for job in jobs)
@@ -228,7 +228,7 @@ def test_jobs_that_want_nothing_run_nothing(
     ran: list[int] = []
     monkeypatch.setattr(one.single, "_run", lambda tokens, _count: ran.append(len(tokens)))
     jobs = [one.job(f"{place}", GREEDY, 0) for place in range(10)]
-    decode_many(jobs, one.single, Forbidden(), one.geometry, end_tokens=frozenset())
+    decode_many(jobs, one.single, Forbidden(), end_tokens=frozenset())
     assert ran == []
     assert {outcome(job.answer) == ("", [], "max_new_tokens") for job in jobs} == {True}
 
