@@ -253,6 +253,7 @@ class Session:
                 sampling.seed,
                 {"target": providers.CPU_PROVIDER},
                 prompt_tokens=len(tokens),
+                near_tie_bound=self._exactness.largest_difference,
             )
             answer = Answer(TextStream(self._text, stop), metrics)
             jobs.append(Job(tokens, sampling, max_new_tokens, answer))

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from runtime import providers
 from runtime.answer import Answer
 from runtime.committed import Committed
+from runtime.engine import next_token
 from runtime.manifest import Geometry
 from runtime.metrics import Run
-from runtime.sampling import Sampling, choose
+from runtime.sampling import Sampling
 from runtime.session import Cache, GraphSession
 from runtime.strategy import NOTHING
 from runtime.verify import Outcome
@@ -125,12 +126,12 @@ class _Seat:
         single.use(self.cache)
         with self.metrics.target_run():
             logits = single.extend(self.text.followed_by(()))
-        self.commit(choose(logits[0], self.text.followed_by(()), self._sampling))
+        self.commit(self._choose(logits[0]))
 
     def take(self, logits: NDArray[np.float32], run: Run) -> None:
         """Commit the token that `logits` [vocabulary] choose, of the pass at `run`."""
         self.metrics.target_runs.append(run)
-        token = choose(logits, self.text.followed_by(()), self._sampling)
+        token = self._choose(logits)
         self.metrics.verified(NOTHING, Outcome(-1, token))
         self.commit(token)
 
@@ -139,6 +140,9 @@ class _Seat:
         self.answer.push(self.text.commit((token,)))
         if self.text.finished:
             self.answer.finish()
+
+    def _choose(self, logits: NDArray[np.float32]) -> int:
+        return next_token(logits, self.text.followed_by(()), self._sampling, self.metrics)
 
 
 def decode_many(

@@ -68,7 +68,7 @@ def _read_prompt(
         if not target.prefill(prompt):
             return ()
         logits = target.extend(prompt)
-    block = (_choose(logits[0], prompt, sampling, metrics),)
+    block = (next_token(logits[0], prompt, sampling, metrics),)
     strategy.observe(None, block)
     return text.commit(block)
 
@@ -85,7 +85,7 @@ def _round(
         outcome, path = verify(
             proposal,
             logits.__getitem__,
-            lambda row, path: _choose(row, text.followed_by(path), sampling, metrics),
+            lambda row, path: next_token(row, text.followed_by(path), sampling, metrics),
         )
         block = (*path, outcome.final_token)
         metrics.verified(proposal, outcome)
@@ -93,7 +93,7 @@ def _round(
         return text.commit(block)
 
 
-def _choose(
+def next_token(
     row: NDArray[np.float32], context: NDArray[np.int64], sampling: Sampling, metrics: Metrics
 ) -> int:
     """The next token; counted where logits known up to `near_tie_bound` leave it in doubt."""

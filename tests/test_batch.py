@@ -61,7 +61,14 @@ class Bench:
         return [job.answer for job in jobs]
 
     def alone(self, job: Job, stop: Sequence[str] = ()) -> Answer:
-        metrics = Metrics("autoregressive", job.sampling.seed, {}, prompt_tokens=len(job.prompt))
+        theirs = job.answer.metrics
+        metrics = Metrics(
+            theirs.strategy,
+            theirs.seed,
+            theirs.providers,
+            prompt_tokens=theirs.prompt_tokens,
+            near_tie_bound=theirs.near_tie_bound,
+        )
         answer = StreamedAnswer(
             lambda cancelled: decode(
                 self.single,
@@ -191,6 +198,18 @@ def test_the_order_of_the_sequences_does_not_matter(bench: Callable[[str], Bench
     assert [outcome(answer) for answer in forth] == [outcome(answer) for answer in reversed(back)]
 
 
+def test_near_ties_are_counted_as_alone(bench: Callable[[str], Bench]) -> None:
+    one = bench("int8")
+    for bound in (0.0, 0.2, 100.0):
+        jobs = [one.job(f"near {place}", HOT, 8) for place in range(9)]
+        counted = []
+        for job in jobs:
+            job.answer.metrics.near_tie_bound = bound
+            counted.append(one.alone(job).metrics.near_ties)
+        assert [answer.metrics.near_ties for answer in one.together(jobs)] == counted
+        assert sum(counted) in ({0} if bound == 0 else {72} if bound == 100 else range(1, 72))
+
+
 class Forbidden(LaneSession):
     """Lanes that no one may use."""
 
@@ -256,7 +275,7 @@ def test_a_failure_frees_the_lanes_and_leaves_them_usable(
         return 30
 
     with monkeypatch.context() as patch:
-        patch.setattr(batch, "choose", failing)
+        patch.setattr(batch, "next_token", failing)
         with pytest.raises(KeyboardInterrupt):
             one.together([one.job("a", GREEDY, 50) for _ in range(9)])
     assert one.single.cache is own

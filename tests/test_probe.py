@@ -72,6 +72,7 @@ def steady(_width: int) -> float:
 def test_widths_that_agree_are_bitwise(tiny_bundle: Path) -> None:
     session = ByWidth(tiny_bundle, steady)
     assert compare_widths(session) == BITWISE
+    assert WIDTHS == (1, 2, 3, 8, 16)
     assert set(session.widths) >= set(WIDTHS)
     # Each width goes over the same sixteen rows.
     for width in WIDTHS:
