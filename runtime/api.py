@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,21 +12,16 @@ from numpy.typing import NDArray
 
 from runtime import providers
 from runtime.answer import Answer, Blocks, StreamedAnswer
-from runtime.batch import Job, LaneSession, decode_many
-from runtime.drafter import Drafter, LookupDrafter, ModelDrafter
+from runtime.batch import Job, decode_many
 from runtime.engine import decode
 from runtime.errors import BundleError, UsageError
-from runtime.layout import Layout, lay_out
 from runtime.locate import default_cache_dir, locate_bundle
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
-from runtime.probe import exactness
+from runtime.models import Models
 from runtime.sampling import Sampling
-from runtime.session import Cache, GraphSession
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.stream import TextStream
-from runtime.text import Text
-from runtime.worker import DraftWorker
 
 PRECISIONS = ("int8", "fp32")
 DRAFTS = ("model", "lookup", "none")
@@ -67,6 +61,7 @@ def open_session(
     _one_of("precision", precision, PRECISIONS)
     _one_of("draft", draft, DRAFTS)
     strategy = strategy or ("autoregressive" if draft == "none" else "mirror")
+    _check_strategy(strategy, draft)
     if not 1 <= num_draft_tokens <= MOST_DRAFT_TOKENS:
         raise UsageError(
             f"num_draft_tokens is {num_draft_tokens}; it must be 1 to {MOST_DRAFT_TOKENS}."
@@ -80,19 +75,19 @@ def open_session(
             locate_bundle(name, cache_dir=cache_dir, offline=offline, progress=report)
         )
 
-    return Session(
+    models = Models(
         locate(model),
         locate(draft_model) if draft_model is not None else None,
-        probes=(cache_dir or default_cache_dir(os.environ, sys.platform)) / "probes",
+        strategy=strategy,
         precision=precision,
         draft=draft,
-        strategy=strategy,
-        num_draft_tokens=num_draft_tokens,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
         draft_time_limit_s=draft_time_limit_s,
+        probes=(cache_dir or default_cache_dir(os.environ, sys.platform)) / "probes",
     )
+    return Session(models, strategy=strategy, num_draft_tokens=num_draft_tokens)
 
 
 class Session:
@@ -102,48 +97,13 @@ class Session:
     new. One thread generates at a time; starting an answer ends the one before.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        draft_manifest: Manifest | None,
-        *,
-        probes: Path,
-        precision: str,
-        draft: str,
-        strategy: str,
-        num_draft_tokens: int,
-        context_length: int | None,
-        threads: int | None,
-        draft_threads: int | None,
-        draft_time_limit_s: float,
-    ) -> None:
-        """Load what `strategy` needs; see `open_session`."""
-        self._manifest = manifest
-        self._draft_manifest = draft_manifest or manifest
-        self._precision, self._draft = precision, draft
+    def __init__(self, models: Models, *, strategy: str, num_draft_tokens: int) -> None:
+        """A session with `models`, which are prepared for `strategy`."""
+        self._models = models
         self._num_draft_tokens = num_draft_tokens
-        self._threads, self._draft_threads = threads, draft_threads
-        self._draft_time_limit_s = draft_time_limit_s
-        self._context = _context(manifest, context_length)
-        self._text = Text.load(manifest.folder)
-        self._end_tokens = frozenset(manifest.target.end_tokens)
-        self._worker: DraftWorker | None = None
-        self._lanes: LaneSession | None = None
         self._answer: StreamedAnswer | None = None
-        self._check_strategy(strategy)
-        self._layout = self._lay_out(strategy)
-        self._target = self._load_target(
-            self._layout, Cache(manifest.target.geometry, self._context)
-        )
-        self._exactness = exactness(
-            self._target,
-            bundle=manifest.folder,
-            graph=manifest.graph_path("target", precision),
-            threads=self._layout.threads,
-            folder=probes,
-        )
-        self._strategy = self._prepare(strategy)
-        self.default_sampling = _default_sampling(manifest.folder)
+        self._strategy = self._make_strategy(strategy)
+        self.default_sampling = _default_sampling(models.manifest.folder)
 
     @property
     def strategy(self) -> str:
@@ -152,33 +112,27 @@ class Session:
 
     @strategy.setter
     def strategy(self, name: str) -> None:
-        self._check_strategy(name)
-        self._strategy = self._prepare(name)
-
-    def _check_strategy(self, name: str) -> None:
-        _one_of("strategy", name, STRATEGIES)
-        if name != "autoregressive" and self._draft == "none":
-            raise UsageError(
-                f"The strategy {name!r} needs a draft, and the draft is 'none': choose the draft "
-                "'lookup' or 'model', or the strategy 'autoregressive'."
-            )
+        _check_strategy(name, self._models.draft)
+        self._end_answer()
+        self._models.prepare(name)
+        self._strategy = self._make_strategy(name)
 
     @property
     def settings(self) -> dict[str, Any]:
         """What this session runs with, every default filled in."""
-        layout = self._layout
+        models = self._models
         return {
-            "model": self._manifest.name,
-            "bundle": str(self._manifest.folder),
-            "precision": self._precision,
+            "model": models.manifest.name,
+            "bundle": str(models.manifest.folder),
+            "precision": models.precision,
             "strategy": self.strategy,
-            "draft": self._draft,
-            "draft_model": self._draft_manifest.name if self._draft == "model" else None,
+            "draft": models.draft,
+            "draft_model": models.draft_manifest.name if models.draft == "model" else None,
             "num_draft_tokens": self._num_draft_tokens,
-            "context_length": self._context,
-            "threads": layout.threads,
-            "draft_threads": layout.draft_threads,
-            "exactness": self._exactness.kind,
+            "context_length": models.context,
+            "threads": models.layout.threads,
+            "draft_threads": models.layout.draft_threads,
+            "exactness": models.exactness.kind,
             "providers": self._providers,
         }
 
@@ -196,37 +150,29 @@ class Session:
         empty stop string, TextError for text that cannot be used, ContextError (when iterated) for
         a prompt that does not fit.
         """
-        if self._answer is not None:
-            self._answer.close()
+        self._end_answer()
         sampling = sampling or self.default_sampling
         tokens = self._encode(prompt, max_new_tokens)
-        metrics = Metrics(
-            self.strategy,
-            sampling.seed,
-            self._providers,
-            prompt_tokens=len(tokens),
-            near_tie_bound=self._exactness.largest_difference,
-        )
-
-        target, strategy, worker = self._target, self._strategy, self._worker
+        metrics = self._metrics(self._strategy, sampling, tokens)
+        strategy, models = self._strategy, self._models
 
         def run(cancelled: Callable[[], bool]) -> Blocks:
             try:
                 yield from decode(
-                    target,
+                    models.target,
                     strategy,
                     tokens,
                     sampling,
                     max_new_tokens=max_new_tokens,
-                    end_tokens=self._end_tokens,
+                    end_tokens=frozenset(models.manifest.target.end_tokens),
                     metrics=metrics,
                     cancelled=cancelled,
                 )
             finally:
-                if worker is not None and strategy.name != "autoregressive":
-                    metrics.draft_error = worker.error
+                if models.worker is not None and strategy.name != "autoregressive":
+                    metrics.draft_error = models.worker.error
 
-        self._answer = StreamedAnswer(run, TextStream(self._text, stop), metrics)
+        self._answer = StreamedAnswer(run, TextStream(models.text, stop), metrics)
         return self._answer
 
     def generate_many(
@@ -242,30 +188,26 @@ class Session:
         Each is what `generate` gives for its prompt alone with the same sampling. Up to as many
         run at once as the bundle's widest graph has lanes. Raises as `generate`, before any runs.
         """
-        if self._answer is not None:
-            self._answer.close()
+        self._end_answer()
         sampling = sampling or self.default_sampling
         jobs = []
         for prompt in prompts:
             tokens = self._encode(prompt, max_new_tokens)
-            metrics = Metrics(
-                "autoregressive",
-                sampling.seed,
-                {"target": providers.CPU_PROVIDER},
-                prompt_tokens=len(tokens),
-                near_tie_bound=self._exactness.largest_difference,
-            )
-            answer = Answer(TextStream(self._text, stop), metrics)
+            metrics = self._metrics(Autoregressive(), sampling, tokens)
+            answer = Answer(TextStream(self._models.text, stop), metrics)
             jobs.append(Job(tokens, sampling, max_new_tokens, answer))
-        lanes = self._lanes_for(len(jobs))
-        decode_many(jobs, self._target, lanes, end_tokens=self._end_tokens)
+        decode_many(
+            jobs,
+            self._models.target,
+            self._models.lanes_for(len(jobs)),
+            end_tokens=frozenset(self._models.manifest.target.end_tokens),
+        )
         return [job.answer for job in jobs]
 
     def close(self) -> bool:
         """End the draft's thread; False when it is stuck, and only ending the process frees it."""
-        if self._answer is not None:
-            self._answer.close()
-        return self._worker is None or self._worker.close()
+        self._end_answer()
+        return self._models.worker is None or self._models.worker.close()
 
     def __enter__(self) -> "Session":
         return self
@@ -276,91 +218,39 @@ class Session:
     @property
     def _providers(self) -> dict[str, str]:
         names = {"target": providers.CPU_PROVIDER}
-        if self._draft == "model" and not isinstance(self._strategy, Autoregressive):
+        if self._models.draft == "model" and self.strategy != "autoregressive":
             names["draft"] = providers.CPU_PROVIDER
         return names
 
-    def _prepare(self, name: str) -> Strategy:
-        """Load what a strategy needs and does not find loaded."""
-        layout = self._lay_out(name)
-        if layout != self._layout:
-            self._target = self._load_target(layout, self._target.cache)
-            self._layout = layout
-        if name == "autoregressive":
+    def _make_strategy(self, name: str) -> Strategy:
+        if name == "autoregressive" or self._models.worker is None:
             return Autoregressive()
-        if self._worker is None:
-            self._worker = DraftWorker(
-                self._make_drafter(layout),
-                context=self._context,
-                vocabulary=self._manifest.target.geometry.vocabulary,
-                time_limit_s=self._draft_time_limit_s,
-            )
         kind = Mirror if name == "mirror" else Speculative
-        return kind(self._worker, num_draft_tokens=self._num_draft_tokens)
+        return kind(self._models.worker, num_draft_tokens=self._num_draft_tokens)
 
-    def _lay_out(self, strategy: str) -> Layout:
-        return lay_out(
-            providers.usable_cores(),
-            threads=self._threads,
-            draft_threads=self._draft_threads,
-            draft_runs=strategy != "autoregressive" and self._draft == "model",
+    def _metrics(
+        self, strategy: Strategy, sampling: Sampling, tokens: NDArray[np.int64]
+    ) -> Metrics:
+        alone = strategy.name == "autoregressive"
+        return Metrics(
+            strategy.name,
+            sampling.seed,
+            {"target": providers.CPU_PROVIDER} if alone else self._providers,
+            prompt_tokens=len(tokens),
+            near_tie_bound=self._models.exactness.largest_difference,
         )
-
-    def _load_target(self, layout: Layout, cache: Cache) -> GraphSession:
-        return GraphSession(
-            self._manifest.graph_path("target", self._precision),
-            self._manifest.target.geometry,
-            threads=layout.threads,
-            cores=layout.cores,
-            share_cpu=layout.shared,
-            cache=cache,
-        )
-
-    def _lanes_for(self, count: int) -> LaneSession:
-        """The narrowest graph that decodes `count` sequences at once, or the widest there is."""
-        graph = self._manifest.graph("target", self._precision)
-        widths = sorted(int(lanes) for lanes in graph.lanes)
-        if not widths:
-            raise BundleError(
-                f"The bundle {self._manifest.folder} has no graph that decodes many sequences "
-                "together; build it again."
-            )
-        lanes = next((width for width in widths if width >= count), widths[-1])
-        if self._lanes is None or self._lanes.lanes != lanes:
-            self._lanes = LaneSession(
-                self._manifest.folder / graph.lanes[str(lanes)],
-                self._manifest.target.geometry,
-                lanes=lanes,
-                threads=self._layout.threads,
-            )
-        return self._lanes
 
     def _encode(self, prompt: str | Sequence[Message], max_new_tokens: int) -> NDArray[np.int64]:
         """A prompt's tokens [n] int64; UsageError for a negative budget."""
         if max_new_tokens < 0:
             raise UsageError(f"max_new_tokens is {max_new_tokens}; it must be 0 or more.")
-        text = self._text
+        text = self._models.text
         tokens = text.encode(prompt) if isinstance(prompt, str) else text.encode_chat(prompt)
         return np.array(tokens, np.int64)
 
-    def _make_drafter(self, layout: Layout) -> Drafter:
-        if self._draft == "lookup":
-            return LookupDrafter()
-        manifest = self._draft_manifest
-        if manifest is not self._manifest:
-            _check_vocabularies(self._text, Text.load(manifest.folder))
-        role = manifest.draft or manifest.target
-        geometry, graphs = role.geometry, role.graphs.values()
-        cheapest = min(graphs, key=lambda graph: ("int4", "int8", "fp32").index(graph.precision))
-        session = GraphSession(
-            manifest.folder / cheapest.file,
-            geometry,
-            threads=layout.draft_threads,
-            cores=layout.draft_cores,
-            share_cpu=True,
-            cache=Cache(geometry, min(geometry.context, self._context)),
-        )
-        return ModelDrafter(session, vocabulary=self._text.vocabulary)
+    def _end_answer(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -368,14 +258,13 @@ def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
         raise UsageError(f"The {what} {value!r} is not one of {', '.join(known)}.")
 
 
-def _context(manifest: Manifest, asked: int | None) -> int:
-    """The context in tokens; UsageError for more than the model was made for."""
-    most = manifest.target.geometry.context
-    if asked is not None and not 2 <= asked <= most:
+def _check_strategy(name: str, draft: str) -> None:
+    _one_of("strategy", name, STRATEGIES)
+    if name != "autoregressive" and draft == "none":
         raise UsageError(
-            f"The context length is {asked}; {manifest.name} takes 2 to {most} tokens."
+            f"The strategy {name!r} needs a draft, and the draft is 'none': choose the draft "
+            "'lookup' or 'model', or the strategy 'autoregressive'."
         )
-    return asked or most
 
 
 def _default_sampling(folder: Path) -> Sampling:
@@ -389,27 +278,3 @@ def _default_sampling(folder: Path) -> Sampling:
         return Sampling()
     except (ValueError, TypeError, AttributeError) as error:
         raise BundleError(f"{path} cannot be used: {error}; build the bundle again.") from error
-
-
-def _check_vocabularies(target: Text, draft: Text) -> None:
-    """Refuse a draft that means other text by the same token ids; padding at the end may differ."""
-    theirs, ours = (_without_padding(text.vocabulary_tokens()) for text in (draft, target))
-    for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-        if one != other:
-            raise UsageError(
-                f"The draft has another vocabulary: {len(theirs)} tokens where the target has "
-                f"{len(ours)}, and token {place} is {other!r} where the target has {one!r}."
-            )
-    if len(ours) != len(theirs):
-        raise UsageError(
-            f"The draft has another vocabulary: {len(theirs)} tokens where the target has "
-            f"{len(ours)}; the first that only one has is token {min(len(ours), len(theirs))}."
-        )
-
-
-def _without_padding(tokens: list[str]) -> list[str]:
-    """The tokens up to the last that stands for anything: converters fill up with [PAD123]."""
-    end = len(tokens)
-    while end and (not tokens[end - 1] or re.fullmatch(r"\[PAD\d+\]", tokens[end - 1])):
-        end -= 1
-    return tokens[:end]

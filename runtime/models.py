@@ -1,0 +1,165 @@
+"""What a session has loaded: target, draft and lanes, each when it is first needed."""
+
+import re
+from pathlib import Path
+
+from runtime import providers
+from runtime.batch import LaneSession
+from runtime.drafter import Drafter, LookupDrafter, ModelDrafter
+from runtime.errors import BundleError, UsageError
+from runtime.layout import Layout, lay_out
+from runtime.manifest import Manifest
+from runtime.probe import exactness
+from runtime.session import Cache, GraphSession
+from runtime.text import Text
+from runtime.worker import DraftWorker
+
+CHEAPEST_FIRST = ("int4", "int8", "fp32")
+
+
+class Models:
+    """The models of one bundle, or of two where the draft comes from another.
+
+    `target` is laid out for the strategy that `prepare` was last told; its cache stays the same
+    through all of them. `exactness` is what the probe says of it on this machine.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        draft_manifest: Manifest | None,
+        *,
+        strategy: str,
+        precision: str,
+        draft: str,
+        context_length: int | None,
+        threads: int | None,
+        draft_threads: int | None,
+        draft_time_limit_s: float,
+        probes: Path,
+    ) -> None:
+        """Load the target, and the draft where `strategy` needs one; see `open_session`."""
+        self.manifest = manifest
+        self.draft_manifest = draft_manifest or manifest
+        self.precision, self.draft = precision, draft
+        self.context = _context(manifest, context_length)
+        self.text = Text.load(manifest.folder)
+        self.worker: DraftWorker | None = None
+        self._threads, self._draft_threads = threads, draft_threads
+        self._draft_time_limit_s = draft_time_limit_s
+        self._lanes: LaneSession | None = None
+        self.layout = self._lay_out(strategy)
+        self.target = self._load_target(Cache(manifest.target.geometry, self.context))
+        self.exactness = exactness(
+            self.target,
+            bundle=manifest.folder,
+            graph=manifest.graph_path("target", precision),
+            threads=self.layout.threads,
+            folder=probes,
+        )
+        self.prepare(strategy)
+
+    def prepare(self, strategy: str) -> None:
+        """Load what a strategy needs and does not find loaded."""
+        layout = self._lay_out(strategy)
+        if layout != self.layout:
+            self.layout = layout
+            self.target = self._load_target(self.target.cache)
+        if strategy != "autoregressive" and self.worker is None:
+            self.worker = DraftWorker(
+                self._make_drafter(),
+                context=self.context,
+                vocabulary=self.target.vocabulary,
+                time_limit_s=self._draft_time_limit_s,
+            )
+
+    def lanes_for(self, count: int) -> LaneSession:
+        """The narrowest graph that decodes `count` sequences at once, or the widest there is."""
+        graph = self.manifest.graph("target", self.precision)
+        widths = sorted(int(lanes) for lanes in graph.lanes)
+        if not widths:
+            raise BundleError(
+                f"The bundle {self.manifest.folder} has no graph that decodes many sequences "
+                "together; build it again."
+            )
+        lanes = next((width for width in widths if width >= count), widths[-1])
+        if self._lanes is None or self._lanes.lanes != lanes:
+            self._lanes = LaneSession(
+                self.manifest.folder / graph.lanes[str(lanes)],
+                self.manifest.target.geometry,
+                lanes=lanes,
+                threads=self._lay_out("autoregressive").threads,
+            )
+        return self._lanes
+
+    def _lay_out(self, strategy: str) -> Layout:
+        return lay_out(
+            providers.usable_cores(),
+            threads=self._threads,
+            draft_threads=self._draft_threads,
+            draft_runs=strategy != "autoregressive" and self.draft == "model",
+        )
+
+    def _load_target(self, cache: Cache) -> GraphSession:
+        return GraphSession(
+            self.manifest.graph_path("target", self.precision),
+            self.manifest.target.geometry,
+            threads=self.layout.threads,
+            cores=self.layout.cores,
+            share_cpu=self.layout.shared,
+            cache=cache,
+        )
+
+    def _make_drafter(self) -> Drafter:
+        if self.draft == "lookup":
+            return LookupDrafter()
+        manifest = self.draft_manifest
+        if manifest is not self.manifest:
+            _check_vocabularies(self.text, Text.load(manifest.folder))
+        role = manifest.draft or manifest.target
+        cheapest = min(
+            role.graphs.values(), key=lambda graph: CHEAPEST_FIRST.index(graph.precision)
+        )
+        session = GraphSession(
+            manifest.folder / cheapest.file,
+            role.geometry,
+            threads=self.layout.draft_threads,
+            cores=self.layout.draft_cores,
+            context=self.context,
+            share_cpu=True,
+        )
+        return ModelDrafter(session, vocabulary=self.text.vocabulary)
+
+
+def _context(manifest: Manifest, asked: int | None) -> int:
+    """The context in tokens; UsageError for more than the model was made for."""
+    most = manifest.target.geometry.context
+    if asked is not None and not 2 <= asked <= most:
+        raise UsageError(
+            f"The context length is {asked}; {manifest.name} takes 2 to {most} tokens."
+        )
+    return asked or most
+
+
+def _check_vocabularies(target: Text, draft: Text) -> None:
+    """Refuse a draft that means other text by the same token ids; padding at the end may differ."""
+    theirs, ours = (_without_padding(text.vocabulary_tokens()) for text in (draft, target))
+    for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            raise UsageError(
+                f"The draft has another vocabulary: {len(theirs)} tokens where the target has "
+                f"{len(ours)}, and token {place} is {other!r} where the target has {one!r}."
+            )
+    if len(ours) != len(theirs):
+        raise UsageError(
+            f"The draft has another vocabulary: {len(theirs)} tokens where the target has "
+            f"{len(ours)}; the first that only one has is token {min(len(ours), len(theirs))}."
+        )
+
+
+def _without_padding(tokens: list[str]) -> list[str]:
+    """The tokens up to the last that stands for anything: converters fill up with [PAD123]."""
+    end = len(tokens)
+    while end and (not tokens[end - 1] or re.fullmatch(r"\[PAD\d+\]", tokens[end - 1])):
+        end -= 1
+    return tokens[:end]
