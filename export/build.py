@@ -105,10 +105,7 @@ def build(plan: Plan, model_file: Path, folder: Path, progress: Progress) -> Non
         with _step(f"write the {role}'s fused-{precision} graph", progress) as say:
             place = folder / role / f"fused-{precision}"
             place.mkdir(parents=True)
-            build_fused(model, precision, place)
-            if role == "target":
-                for lanes in LANES:
-                    build_fused(model, precision, place, lanes=lanes)
+            build_fused(model, precision, place, lanes=LANES if role == "target" else ())
             if precision == "int8":
                 build_integer_probe(place / INTEGER_PROBE_FILE)
             say(_megabytes(sum(path.stat().st_size for path in place.iterdir())))

@@ -31,6 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from export.linear import linear_for
 from export.model import Model
+from export.rotate import rotated
 from export.writer import GraphWriter, close_model
 
 GRAPH_FILE = "model.onnx"
@@ -42,19 +43,21 @@ def lanes_file(lanes: int) -> str:
     return f"model-{lanes}-lanes.onnx"
 
 
-def build_fused(model: Model, precision: str, folder: Path, *, lanes: int = 1) -> Path:
-    """Write `model` as a fused graph; return the graph's path, its weights lie beside it.
+def build_fused(model: Model, precision: str, folder: Path, *, lanes: Sequence[int] = ()) -> Path:
+    """Write `model` as a fused graph; return its path, the weights lie beside it.
 
-    precision: fp32, int8 (W8A16, exact for any number of rows) or int4 (MatMulNBits, fast alone).
-    lanes: how many sequences the graph decodes together. A graph of several lanes reads the
-    weights file of the one-lane graph in the same folder, which must be written first.
+    precision: fp32, int8 (exact for any number of rows) or int4 (MatMulNBits, fast alone).
+    lanes: how many sequences further graphs decode together; they read the same weights.
     Raises BuildError for a precision that does not exist.
     """
-    path = folder / (GRAPH_FILE if lanes == 1 else lanes_file(lanes))
-    with closing(GraphWriter(folder / WEIGHTS_FILE, reuse=lanes > 1)) as writer:
-        _decoder(writer, model, precision, lanes)
-        onnx.save(writer.model(*_signature(model, lanes)), path)
-    return path
+    if precision == "int8":
+        model = rotated(model)
+    for count in (1, *lanes):
+        path = folder / (GRAPH_FILE if count == 1 else lanes_file(count))
+        with closing(GraphWriter(folder / WEIGHTS_FILE, reuse=count > 1)) as writer:
+            _decoder(writer, model, precision, count)
+            onnx.save(writer.model(*_signature(model, count)), path)
+    return folder / GRAPH_FILE
 
 
 def build_integer_probe(path: Path) -> None:

@@ -1,9 +1,9 @@
 """A fused graph computes the model it was built from, and is made of what every runtime reads."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from export import gguf_file, reference
+from export import gguf_file, graph, reference
 from export.graph import (
     GRAPH_FILE,
     WEIGHTS_FILE,
@@ -21,19 +21,22 @@ from export.graph import (
     rotary_tables,
 )
 from export.model import Model
-from export.writer import ALIGNMENT
+from export.rotate import rotated
+from export.writer import ALIGNMENT, GraphWriter
 from runtime import providers
+from runtime.batch import LaneSession
 from runtime.errors import BuildError
-from runtime.session import GraphSession
+from runtime.session import Cache, GraphSession
 from tests import tiny
-from tests.stored import blocks_back, columns_back
+from tests.stored import ONE_BYTE, blocks_back, columns_back, one_byte, two_bytes_back
 
 Array = NDArray[np.float32]
 PRECISIONS = ("fp32", "int8", "int4")
+LANES = (2, 5)
 TEXT = np.random.default_rng(3).integers(0, len(tiny.vocabulary()), 80)
 DOMAINS = {
     "fp32": {"Gather", "MatMul", "Transpose"},
-    "int8": {"MatMulIntegerToFloat", "BitShift"},
+    "int8": {"MatMulIntegerToFloat", "QuantizeLinear", "BitShift"},
     "int4": {"MatMulNBits", "GatherBlockQuantized"},
 }
 
@@ -72,7 +75,7 @@ def built(
 ) -> Built:
     precision, tied = request.param
     folder = tmp_path_factory.mktemp("graph")
-    assert build_fused(models[tied], precision, folder) == folder / GRAPH_FILE
+    assert build_fused(models[tied], precision, folder, lanes=LANES) == folder / GRAPH_FILE
     return Built(models[tied], folder, precision, tied)
 
 
@@ -89,15 +92,46 @@ def rounded(model: Model, back: Callable[[Array], Array]) -> Model:
     return replace(model, weights=weights)
 
 
-def test_a_graph_computes_what_the_reference_does_with_the_stored_weights(built: Built) -> None:
+def keep_of_rows_what_int8_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reference round rows as int8 does: one byte after a norm, two before o and down."""
+    norm = reference._norm
+
+    def rounded_norm(hidden: Array, weight: Array, epsilon: float) -> Array:
+        return one_byte(norm(hidden, weight, epsilon)) * ONE_BYTE
+
+    def round_before(part: Callable[..., Array], last: str) -> Callable[..., Array]:
+        def rounded_part(model: Model, name: str, *inputs: Any) -> Array:
+            matrix = model.weights[f"{name}.{last}"]
+            nothing = np.eye(matrix.shape[1], dtype=np.float32)
+            bare = replace(model, weights={**model.weights, f"{name}.{last}": nothing})
+            result: Array = two_bytes_back(part(bare, name, *inputs)) @ matrix.T
+            return result
+
+        return rounded_part
+
+    monkeypatch.setattr(reference, "_norm", rounded_norm)
+    for part, last in (("_attention", "o"), ("_feed_forward", "down")):
+        monkeypatch.setattr(reference, part, round_before(getattr(reference, part), last))
+
+
+def test_a_graph_computes_what_the_reference_does_with_the_stored_weights(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
     back = {"fp32": lambda weight: weight, "int8": columns_back, "int4": blocks_back}
-    wanted = reference.logits(rounded(built.model, back[built.precision]), TEXT.tolist())
-    found = logits(built, TEXT)
+    model = rotated(built.model) if built.precision == "int8" else built.model
+    if built.precision == "int8":
+        keep_of_rows_what_int8_keeps(monkeypatch)
+    # Short texts: where float32's rounding tips a step of int8, all rows behind it differ.
+    texts = TEXT.reshape(16, 5) if built.precision == "int8" else TEXT[None]
+    stored = rounded(model, back[built.precision])
+    wanted = np.concatenate(reference.logits_of_texts(stored, texts.tolist()))
+    found = np.concatenate([logits(built, text) for text in texts])
     lost = np.abs(found - wanted)
     if built.precision == "fp32":
         assert lost.max() < 1e-4
     elif built.precision == "int8":
-        assert lost.max() < 1e-3 * np.ptp(wanted)
+        assert np.quantile(lost.max(axis=1), 0.8) < 1e-6 * np.ptp(wanted)
+        assert lost.max() < 0.02 * np.ptp(wanted)
     else:  # activations of 8 bits cost the draft some accuracy
         assert lost.max() < 0.1 * np.ptp(wanted)
         assert (found.argmax(axis=1) == wanted.argmax(axis=1)).mean() > 0.8
@@ -105,10 +139,22 @@ def test_a_graph_computes_what_the_reference_does_with_the_stored_weights(built:
 
 def test_rounded_weights_keep_near_the_exact_model(built: Built) -> None:
     wanted = reference.logits(built.model, TEXT.tolist())
-    lost = np.abs(logits(built, TEXT) - wanted).max() / np.ptp(wanted)
-    assert lost < {"fp32": 1e-5, "int8": 0.05, "int4": 0.6}[built.precision]
+    found = logits(built, TEXT)
+    lost = np.abs(found - wanted).max() / np.ptp(wanted)
+    assert lost < {"fp32": 1e-5, "int8": 0.12, "int4": 0.6}[built.precision]
+    if built.precision == "int8":
+        assert (found.argmax(axis=1) == wanted.argmax(axis=1)).mean() > 0.8
     if built.precision != "fp32":
-        assert lost > 1e-4, "the weights were not rounded"
+        assert lost > 1e-4, "nothing was rounded"
+
+
+def test_int8_rounds_to_one_byte_behind_norms_and_to_two_elsewhere(built: Built) -> None:
+    model = onnx.load(built.path, load_external_data=False)
+    kinds = [node.op_type for node in model.graph.node]
+    layers = built.model.geometry.layers if built.precision == "int8" else 0
+    assert kinds.count("QuantizeLinear") == 2 * layers + (layers > 0)
+    assert kinds.count("BitShift") == 2 * layers
+    assert kinds.count("MatMulIntegerToFloat") == 4 * layers + (layers > 0)
 
 
 def test_only_operators_that_every_runtime_reads(built: Built) -> None:
@@ -173,28 +219,63 @@ def test_the_signature_is_the_one_described(built: Built) -> None:
     }
 
 
-@pytest.mark.parametrize("lanes", [2, 5])
+@pytest.mark.parametrize("lanes", LANES)
 def test_a_graph_of_lanes_refers_to_the_same_weights(built: Built, lanes: int) -> None:
-    data = built.folder / WEIGHTS_FILE
-    before = (hashlib.sha256(data.read_bytes()).digest(), data.stat().st_mtime_ns)
-    path = build_fused(built.model, built.precision, built.folder, lanes=lanes)
-    assert path == built.folder / lanes_file(lanes)
-    assert (hashlib.sha256(data.read_bytes()).digest(), data.stat().st_mtime_ns) == before
-    one, many = (onnx.load(graph, load_external_data=False) for graph in (built.path, path))
+    path = built.folder / lanes_file(lanes)
+    one, many = (onnx.load(file, load_external_data=False) for file in (built.path, path))
     check_data_file(built.folder, many)
-    stored = {tensor.name: tensor.SerializeToString() for tensor in one.graph.initializer}
-    assert {
-        tensor.name: tensor.SerializeToString() for tensor in many.graph.initializer
-    }.items() <= stored.items()
+    stored, read = (
+        {tensor.name: tensor.SerializeToString() for tensor in loaded.graph.initializer}
+        for loaded in (one, many)
+    )
+    assert read.items() <= stored.items()
+    outside = {
+        tensor.name
+        for tensor in one.graph.initializer
+        if tensor.data_location == TensorProto.EXTERNAL
+    }
+    assert outside <= read.keys()
     kinds = [node.op_type for node in many.graph.node]
     assert kinds.count("GroupQueryAttention") == lanes * built.model.geometry.layers
     assert {node.domain for node in many.graph.node} == {"", "com.microsoft"}
     providers.load(path, threads=1)
 
 
+@pytest.mark.parametrize("lanes", LANES)
+def test_every_lane_computes_what_the_graph_of_one_lane_does(built: Built, lanes: int) -> None:
+    texts = TEXT[: 3 * lanes].reshape(lanes, 3)
+    geometry = built.model.geometry
+    session = LaneSession(built.folder / lanes_file(lanes), geometry, lanes=lanes, threads=1)
+    for lane in range(lanes):
+        session.seat(lane, Cache(geometry, 8))
+    steps = [session.step(dict(enumerate(column.tolist()))).copy() for column in texts.T]
+    found = np.stack(steps, axis=1)
+    wanted = np.stack([logits(built, text) for text in texts])
+    if built.precision == "int4":  # its sums depend on the number of rows
+        np.testing.assert_allclose(found, wanted, atol=0.02 * float(np.ptp(wanted)))
+    else:
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_graphs_of_lanes_do_not_write_the_weights_again(
+    models: dict[bool, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def watched(path: Path, *, reuse: bool) -> GraphWriter:
+        written.append((path, reuse))
+        return GraphWriter(path, reuse=reuse)
+
+    monkeypatch.setattr(graph, "GraphWriter", watched)
+    build_fused(models[True], "int8", tmp_path, lanes=LANES)
+    data = tmp_path / WEIGHTS_FILE
+    assert written == [(data, False), (data, True), (data, True)]
+
+
 def test_a_rebuilt_graph_is_the_same_to_the_last_byte(built: Built, tmp_path: Path) -> None:
     again = build_fused(built.model, built.precision, tmp_path)
     assert again.read_bytes() == built.path.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {GRAPH_FILE, WEIGHTS_FILE}
     data = (tmp_path / WEIGHTS_FILE, built.folder / WEIGHTS_FILE)
     assert data[0].read_bytes() == data[1].read_bytes()
 

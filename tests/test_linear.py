@@ -1,4 +1,4 @@
-"""Each precision multiplies as numpy does with the weights it stored; W8A16 to the last integer."""
+"""Each precision multiplies as numpy does with the weights it stored; int8 to the last integer."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -9,84 +9,17 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
 
 from export.linear import INT4_BLOCK, Int8, Linear, linear_for, quantise_blocks, quantise_columns
-from export.model import Model
 from export.writer import GraphWriter
-from runtime import providers
 from runtime.errors import BuildError
-from runtime.manifest import Geometry
-from tests.stored import blocks_back, columns_back
+from tests.products import a_model, multiply, run
+from tests.stored import ONE_BYTE, blocks_back, columns_back, one_byte
 
 Array = NDArray[np.float32]
 PRECISIONS = ("fp32", "int8", "int4")
 NOISE = np.random.default_rng(7)
 TINY = float(np.finfo(np.float32).tiny)  # scales below this are not used
-
-
-def a_model(weights: dict[str, Array]) -> Model:
-    geometry = Geometry(
-        layers=1,
-        hidden=4,
-        intermediate=4,
-        heads=1,
-        kv_heads=1,
-        head_size=4,
-        vocabulary=4,
-        context=4,
-        rope_base=10000.0,
-        norm_epsilon=1e-5,
-    )
-    return Model(geometry, weights)
-
-
-def run(
-    folder: Path,
-    model: Model,
-    precision: str,
-    use: Callable[[Linear], str],
-    *,
-    watch: Sequence[str] = (),
-    threads: int = 1,
-    **feeds: NDArray[Any],
-) -> list[NDArray[Any]]:
-    """What `use` returns in a graph of its own, then the outputs of the operators in `watch`."""
-    with closing(GraphWriter(folder / "weights")) as writer:
-        result = use(linear_for(precision, writer, model))
-        inputs = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
-            for name, value in feeds.items()
-        ]
-        graph = writer.model(inputs, [])
-    seen = [node.output[0] for kind in watch for node in graph.graph.node if node.op_type == kind]
-    for name in (result, *seen):
-        graph.graph.output.append(helper.make_empty_tensor_value_info(name))
-    onnx.save(graph, folder / "graph")
-    outputs: list[NDArray[Any]] = providers.load(folder / "graph", threads=threads).run(None, feeds)
-    return outputs
-
-
-def multiply(
-    folder: Path,
-    matrix: Array,
-    rows: Array,
-    precision: str = "int8",
-    *,
-    watch: Sequence[str] = (),
-    threads: int = 1,
-) -> list[NDArray[Any]]:
-    """rows [n, in] times matrix [out, in], and what was watched, the middle axis kept."""
-    model = a_model({"layers.0.o": matrix})
-    return run(
-        folder,
-        model,
-        precision,
-        lambda linear: linear.project("layers.0.o", "rows"),
-        watch=watch,
-        threads=threads,
-        rows=rows[:, None, :],
-    )
 
 
 def with_norm(steps: Sequence[float], width: int) -> Array:
@@ -117,7 +50,10 @@ ADVERSARIAL: dict[str, Array] = {
     "squares below every number": np.full(WIDTH, -1e-23, np.float32),
     "squares without their bits": (NOISE.standard_normal(WIDTH) * 1e-22).astype(np.float32),
     "one number, its square denormal": np.r_[np.zeros(WIDTH - 1), 7e-23].astype(np.float32),
-    "about the shortest": (NOISE.standard_normal(WIDTH) * 1e-19).astype(np.float32),
+    "far below epsilon": (NOISE.standard_normal(WIDTH) * 1e-10).astype(np.float32),
+    "below epsilon": (NOISE.standard_normal(WIDTH) * 1e-7).astype(np.float32),
+    "about epsilon": (NOISE.standard_normal(WIDTH) * 1e-6).astype(np.float32),
+    "one number below epsilon": np.r_[np.zeros(WIDTH - 1), -9e-7].astype(np.float32),
 }
 ROWS = np.stack(list(ADVERSARIAL.values()))
 
@@ -129,25 +65,36 @@ def whole_weights(out: int, width: int) -> Array:
     return matrix
 
 
-def test_both_bytes_are_the_whole_number_that_the_row_was_rounded_to(tmp_path: Path) -> None:
-    watch = ("Max", "BitShift", "MatMulIntegerToFloat")
-    _, lengths, shifted, _ = multiply(tmp_path, whole_weights(24, WIDTH), ROWS, watch=watch)
-    lengths = lengths.reshape(-1, 1)
-    exact = np.sqrt((ROWS.astype(np.float64) ** 2).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(lengths, np.maximum(exact, Int8.SHORTEST), rtol=1e-6)
+def bytes_of(shifted: NDArray[Any]) -> NDArray[np.int64]:
+    """hi and lo [n, 2, in] of what the graph shifted and casts next; fails where hi wraps."""
+    assert shifted[:, 0].max() <= 255
+    return shifted.astype(np.uint8).astype(np.int64) - 128
 
-    both = shifted.astype(np.uint8).astype(np.int64) - 128  # as the graph casts them
+
+def test_both_bytes_are_the_whole_number_that_the_row_was_rounded_to(tmp_path: Path) -> None:
+    watch = ("SimplifiedLayerNormalization", "BitShift")
+    _, normed, inverses, shifted = multiply(tmp_path, whole_weights(24, WIDTH), ROWS, watch=watch)
+    squares = (ROWS.astype(np.float64) ** 2).mean(axis=1, keepdims=True)
+    lengths = np.sqrt(squares + Int8.EPSILON)
+    np.testing.assert_allclose(inverses[:, 0], 1 / lengths, rtol=1e-6)
+
+    both = bytes_of(shifted)
+    assert np.abs(both[:, 0]).max() == 127
     whole = 256 * both[:, 0] + both[:, 1]
-    steps = ROWS * (np.float32(Int8.LEVELS) / lengths)
-    rounded = np.floor(steps + np.float32(Int8.OFFSET + 0.5)).astype(np.int64) - int(Int8.OFFSET)
-    np.testing.assert_array_equal(whole, rounded)
-    assert np.abs(whole - ROWS / lengths.astype(np.float64) * Int8.LEVELS).max() < 0.51
+    rounded = np.floor(normed[:, 0] + np.float32(Int8.OFFSET + 0.5)).astype(np.int64)
+    np.testing.assert_array_equal(whole, rounded - int(Int8.OFFSET))
+    assert np.abs(whole - ROWS / lengths * Int8.LEVELS / np.sqrt(WIDTH)).max() < 0.51
     assert np.abs(whole).max() == Int8.LEVELS
     named = dict(zip(ADVERSARIAL, zip(whole, both, strict=True), strict=True))
-    assert named["borders of the low byte"][0][: len(BORDERS)].tolist() == BORDERS
+    for name in ("borders of the low byte", "the same, scaled"):
+        assert named[name][0][: len(BORDERS)].tolist() == BORDERS
     assert set(named["low bytes at their ends"][1][1][:80]) == {127, -128}
+    assert np.abs(named["one number"][0]).tolist() == [0] * (WIDTH - 1) + [Int8.LEVELS]
     for name in ("zeros", "minus zeros", "denormals", "squares below every number"):
-        assert np.abs(named[name][0]).max() <= 1
+        assert not named[name][0].any()
+    # What is shorter than epsilon is measured as longer, and still not lost at once.
+    assert np.abs(named["far below epsilon"][0]).max() == 1
+    assert np.abs(named["below epsilon"][0]).max() > 100
 
 
 @pytest.mark.parametrize("width", [WIDTH, 1536])
@@ -170,7 +117,7 @@ def test_the_integer_part_is_exact_for_any_number_of_rows_and_threads(
         return tuple(np.concatenate(found) for found in zip(*calls, strict=True))
 
     result, shifted, product = parts(len(rows), 1)
-    both = shifted.astype(np.uint8).astype(np.int64) - 128
+    both = bytes_of(shifted)
     sums = both @ matrix.T.astype(np.int64)
     assert np.abs(sums).max() < 2**24, "the sums are whole numbers in float32 too"
     np.testing.assert_array_equal(product, sums)
@@ -184,20 +131,95 @@ def test_scales_of_columns_multiply_the_exact_sum(tmp_path: Path) -> None:
     matrix = NOISE.standard_normal((40, WIDTH)).astype(np.float32)
     matrix[3], matrix[4] = 0, matrix[4] * 1e4
     levels, scales = quantise_columns(matrix)
-    watch = ("Max", "BitShift", "MatMulIntegerToFloat")
-    result, lengths, shifted, product = multiply(tmp_path, matrix, ROWS, watch=watch)
-    both = shifted.astype(np.uint8).astype(np.int64) - 128
+    watch = ("SimplifiedLayerNormalization", "BitShift", "MatMulIntegerToFloat")
+    result, _, inverses, shifted, product = multiply(tmp_path, matrix, ROWS, watch=watch)
+    both = bytes_of(shifted)
     sums = (both @ levels.T.astype(np.int64)).astype(np.float32)
     np.testing.assert_array_equal(product, sums * scales)
     # What is lost is half a step of the row, and float32's own rounding.
     exact = ROWS.astype(np.float64) @ (levels.T * scales.astype(np.float64))
-    step = lengths.reshape(-1, 1) / Int8.LEVELS
+    lengths = np.sqrt(WIDTH) / inverses[:, 0].astype(np.float64)
     weight_sizes = np.abs(levels).sum(axis=1) * scales
-    bound = 0.51 * step * weight_sizes + 1e-6 * lengths.reshape(-1, 1) * weight_sizes
+    bound = (0.51 / Int8.LEVELS + 1e-6) * lengths * weight_sizes
     assert (np.abs(result[:, 0].astype(np.float64) - exact) <= bound).all()
     # The graph computes the same when nothing is watched.
     (unwatched,) = multiply(tmp_path, matrix, ROWS)
     np.testing.assert_array_equal(unwatched, result)
+
+
+NORMED = ("layers.0.qkv", "layers.0.gate_up", "head")
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_a_normed_row_goes_in_one_byte(name: str, tmp_path: Path) -> None:
+    whole = np.arange(-130, 130, dtype=np.float32)
+    past = np.array([1.01, 2, 1e4, 1e30, np.inf], np.float32) * np.float32(Int8.CLIP)
+    noise = NOISE.standard_normal(1000)
+    halves = (whole + np.float32(0.5)) * ONE_BYTE
+    halves = halves[halves / ONE_BYTE == whole + np.float32(0.5)]  # no rounding has moved them
+    assert len(halves) > 200
+    values = np.concatenate([whole * ONE_BYTE, halves, past, -past, noise, [0, -0.0]])
+    rows = values[None].astype(np.float32)
+    watch = ("QuantizeLinear",)
+    _, stored = multiply(tmp_path, whole_weights(6, rows.size), rows, name=name, watch=watch)
+    assert stored.dtype == np.uint8
+    steps = stored[:, 0].astype(np.int64) - 128
+    np.testing.assert_array_equal(steps, one_byte(rows))
+    assert steps[0, :260].tolist() == [-128, -128, *range(-128, 128), 127, 127]
+    past_halves = 260 + len(halves)
+    below = np.floor(halves / ONE_BYTE)
+    even = np.clip(below + below % 2, -128, 127)
+    assert steps[0, 260:past_halves].tolist() == even.tolist()
+    assert steps[0, past_halves:][: 2 * len(past)].tolist() == [127] * 5 + [-128] * 5
+
+
+@pytest.mark.parametrize("name", NORMED)
+@pytest.mark.parametrize("width", [1, 2, 3, 31, 32, 33, 96, 576, 1536, 4099])
+def test_one_byte_sums_are_exact_for_any_number_of_rows_and_threads(
+    width: int, name: str, tmp_path: Path
+) -> None:
+    rows = NOISE.standard_normal((9, width)).astype(np.float32)
+    rows[0], rows[1], rows[2] = 1e6, -1e6, 0
+    matrix = whole_weights(42, width)
+    matrix[:2] = 127 * np.array([[1], [-1]])
+    sums = one_byte(rows) @ matrix.T.astype(np.int64)
+    assert sums.min() <= -128 * 127 * width
+
+    def product(count: int, threads: int) -> Array:
+        calls = [
+            multiply(tmp_path, matrix, rows[start : start + count], name=name, threads=threads)
+            for start in range(0, len(rows), count)
+        ]
+        return np.concatenate([found[:, 0] for (found,) in calls])
+
+    for count, threads in ((9, 1), (1, 1), (2, 2), (9, 2)):
+        np.testing.assert_array_equal(product(count, threads), sums.astype(np.float32) * ONE_BYTE)
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_scales_of_columns_multiply_the_exact_sum_of_one_byte(name: str, tmp_path: Path) -> None:
+    matrix = NOISE.standard_normal((40, WIDTH)).astype(np.float32)
+    matrix[3], matrix[4] = 0, matrix[4] * 1e4
+    levels, scales = quantise_columns(matrix)
+    rows = NOISE.standard_normal((20, WIDTH)).astype(np.float32)
+    (result,) = multiply(tmp_path, matrix, rows, name=name)
+    sums = (one_byte(rows) @ levels.T.astype(np.int64)).astype(np.float32)
+    np.testing.assert_array_equal(result[:, 0], sums * (ONE_BYTE * scales))
+    # What is lost of rows that reach no end is half a step, and float32's own rounding.
+    assert np.abs(rows).max() < Int8.CLIP
+    exact = rows.astype(np.float64) @ (levels.T * scales.astype(np.float64))
+    bound = 0.501 * ONE_BYTE * np.abs(levels).sum(axis=1) * scales
+    assert (np.abs(result[:, 0] - exact) <= bound).all()
+
+
+def test_only_rows_from_a_norm_go_in_one_byte(tmp_path: Path) -> None:
+    rows = NOISE.standard_normal((1, WIDTH)).astype(np.float32)
+    for name, count in {**dict.fromkeys(NORMED, 1), "layers.0.o": 2, "layers.0.down": 2}.items():
+        multiply(tmp_path, whole_weights(6, WIDTH), rows, name=name)
+        kinds = [node.op_type for node in onnx.load(tmp_path / "graph").graph.node]
+        assert kinds.count("QuantizeLinear") == (count == 1), name
+        assert kinds.count("BitShift") == (count == 2), name
+        assert kinds.count("MatMulIntegerToFloat") == 1
 
 
 def test_columns_by_hand() -> None:
@@ -270,6 +292,7 @@ def test_int4_products_read_the_stored_weights(blocks: int, tmp_path: Path) -> N
     assert (np.abs(found[:, 0] - rows @ blocks_back(weight).T) <= bound).all()
 
 
+ONE_BY_ONE = np.float32(Int8.CLIP)  # a row of it and zeros is exact in every precision
 STORED: dict[str, Callable[[Array], Array]] = {
     "fp32": lambda weight: weight,
     "int8": columns_back,
@@ -294,7 +317,7 @@ def test_the_embedding_gives_stored_rows(precision: str, width: int, tmp_path: P
 def test_a_tied_head_reads_the_embedding(precision: str, tied: bool, tmp_path: Path) -> None:  # noqa: FBT001
     table, head = NOISE.standard_normal((2, 50, 96)).astype(np.float32)
     model = a_model({"embedding": table} if tied else {"embedding": table, "head": head})
-    rows = np.eye(96, dtype=np.float32)
+    rows = ONE_BY_ONE * np.eye(96, dtype=np.float32)
 
     def use(linear: Linear) -> str:
         linear.embed("tokens")
@@ -303,8 +326,7 @@ def test_a_tied_head_reads_the_embedding(precision: str, tied: bool, tmp_path: P
     tokens = np.array([0], np.int64)
     (found,) = run(tmp_path, model, precision, use, tokens=tokens, rows=rows[:, None, :])
     wanted = STORED[precision](table if tied else head)
-    tolerance = np.abs(wanted).max() * 2e-4 if precision == "int8" else 2e-6
-    np.testing.assert_allclose(found[:, 0].T, wanted, atol=tolerance)
+    np.testing.assert_allclose(found[:, 0].T / ONE_BY_ONE, wanted, atol=2e-6)
     graph = onnx.load(tmp_path / "graph", load_external_data=False).graph
     names = {tensor.name for tensor in graph.initializer if tensor.dims[:1] == [50]}
     assert ("head" in names) is not tied
@@ -317,7 +339,7 @@ def test_fused_projections_lie_beside_each_other(precision: str, tmp_path: Path)
         f"layers.0.{name}": NOISE.standard_normal((out, 64)).astype(np.float32)
         for name, out in {"q": 8, "k": 4, "v": 6, "gate": 5, "up": 5}.items()
     }
-    rows = np.eye(64, dtype=np.float32)[:, None, :]
+    rows = ONE_BY_ONE * np.eye(64, dtype=np.float32)[:, None, :]
     for fused, names in {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}.items():
         (found,) = run(
             tmp_path,
@@ -327,7 +349,7 @@ def test_fused_projections_lie_beside_each_other(precision: str, tmp_path: Path)
             rows=rows,
         )
         wanted = np.concatenate([STORED[precision](parts[f"layers.0.{name}"]) for name in names])
-        np.testing.assert_allclose(found[:, 0].T, wanted, atol=1e-3)
+        np.testing.assert_allclose(found[:, 0].T / ONE_BY_ONE, wanted, atol=2e-6)
 
 
 def test_another_precision_is_refused(tmp_path: Path) -> None:
