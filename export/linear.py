@@ -1,6 +1,6 @@
 """How a precision multiplies: the embedding, the projections of a layer, and the head.
 
-Rows come and go as [n, 1, width] float32. The middle axis is where W8A16 lays the two bytes of a
+Rows come and go as [n, 1, width] float32. The middle axis is where int8 lays the two bytes of a
 row beside each other.
 """
 
