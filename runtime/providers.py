@@ -8,6 +8,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from runtime.errors import BundleError, ProviderError
+from runtime.pages import huge_pages
 
 SUPPORTED_DEVICES = ("CPU",)
 CPU_PROVIDER = "CPUExecutionProvider"
@@ -64,7 +65,8 @@ def load(
         others = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
     try:
-        session = ort.InferenceSession(path, options, providers=[CPU_PROVIDER])
+        with huge_pages():
+            session = ort.InferenceSession(path, options, providers=[CPU_PROVIDER])
     except Exception as error:  # onnxruntime raises a dozen unrelated classes for a bad file
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BundleError(f"{path} cannot be loaded: {reason}; build the bundle again.") from error
