@@ -56,11 +56,12 @@ class Engine:
 class Worker:
     """A running engine; a context manager that ends its process."""
 
-    def __init__(self, engine: Engine, threads: int) -> None:
+    def __init__(self, engine: Engine, threads: int, *, amx: bool) -> None:
         self.engine = engine
         script = ROOT / "scripts" / "peers" / "worker.py"
+        flags = ["--threads", str(threads), *([] if amx else ["--without-amx"])]
         self._process = subprocess.Popen(
-            [engine.python, script, *engine.arguments, "--threads", str(threads)],
+            [str(engine.python), str(script), *engine.arguments, *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -172,6 +173,11 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=128, help="in one timed run")
     parser.add_argument("--repeats", type=int, default=7, help="rounds of timed runs")
     parser.add_argument("--agreement-tokens", type=int, default=96, help="for each question")
+    parser.add_argument(
+        "--without-amx",
+        action="store_true",
+        help="deny every engine the matrix unit that servers have, and phones and laptops lack",
+    )
     options = parser.parse_args()
     parts = Parts(options.work)
     gguf = options.gguf.absolute() if options.gguf else parts.gguf_of_recipe(RECIPE)
@@ -181,7 +187,10 @@ def main() -> None:
     total = 0
     for threads in options.threads:
         with ExitStack() as stack:
-            workers = [stack.enter_context(Worker(engine, threads)) for engine in compared]
+            workers = [
+                stack.enter_context(Worker(engine, threads, amx=not options.without_amx))
+                for engine in compared
+            ]
             speeds[threads] = measure_speed(
                 workers, new_tokens=options.new_tokens, repeats=options.repeats
             )
@@ -192,6 +201,7 @@ def main() -> None:
     summary = {
         "machine": platform.machine(),
         "cores": os.cpu_count(),
+        "amx": not options.without_amx,
         "peer": list(GENAI),
         "new_tokens": options.new_tokens,
         "tokens_per_s": speeds,

@@ -15,6 +15,7 @@ token at a time, as decoding would, and answers the greedy choice before each of
 """
 
 import argparse
+import ctypes
 import json
 import os
 import sys
@@ -142,6 +143,30 @@ def answer(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
     raise ValueError(f"no such request: {request['do']}")
 
 
+class SignalStack(ctypes.Structure):
+    """The stack_t of sigaltstack(2)."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("size", ctypes.c_size_t),
+    )
+
+
+def deny_amx() -> ctypes.Array[ctypes.c_char]:
+    """Have Linux refuse this process the AMX unit, before a library asks for it.
+
+    The kernel grants AMX only where every alternate signal stack could hold its registers; one that
+    is too small, installed now, stands in the way. Returns that stack, which must be kept. Raises
+    OSError where it cannot be installed.
+    """
+    memory = ctypes.create_string_buffer(4096)
+    stack = SignalStack(ctypes.addressof(memory), 0, len(memory))
+    if ctypes.CDLL(None, use_errno=True).sigaltstack(ctypes.byref(stack), None):
+        raise OSError(ctypes.get_errno(), "sigaltstack")
+    return memory
+
+
 def main() -> None:
     """Answer requests until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -149,7 +174,9 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--precision", default="int8")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--without-amx", action="store_true")
     options = parser.parse_args()
+    kept = deny_amx() if options.without_amx else None
     # What libraries print must not fall between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -160,6 +187,7 @@ def main() -> None:
         engine = GenAI(options.model, options.threads)
     for line in sys.stdin:
         print(json.dumps(answer(engine, json.loads(line))), file=answers, flush=True)
+    del kept
 
 
 if __name__ == "__main__":
