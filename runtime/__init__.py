@@ -3,11 +3,13 @@
 from runtime import Sampling, open_session
 
 with open_session("smollm2-135m") as session:
-    for piece in session.generate([{"role": "user", "content": "Hello!"}], Sampling(seed=1)):
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    for piece in session.generate(question, Sampling(temperature=0.7, seed=1)):
         print(piece, end="", flush=True)
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ __all__ = [
     "StreamedAnswer",
     "open_session",
 ]
+
+# From its import on, onnxruntime 1.32 notes what runs here for its makers, and would send it. What
+# people write with this package stays on their device; whoever wants it otherwise sets it to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {
     "Answer": "answer",

@@ -25,6 +25,9 @@ class Answer:
         self.metrics = metrics
         self._stream = stream
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text!r} finish_reason={self.finish_reason}>"
+
     @property
     def finish_reason(self) -> str | None:
         """Why it ended; None while it has not."""

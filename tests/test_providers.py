@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 from runtime import providers
 from runtime.errors import BundleError, ProviderError
 from runtime.providers import check_device, load, pinned, usable_cores
+
+ROOT = Path(__file__).resolve().parent.parent
 
 needs_affinity = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="this system pins no threads"
@@ -188,3 +192,12 @@ def test_a_graph_runs_pinned_with_two_threads(tiny_bundle: Path) -> None:
     with pinned(pair[0]):
         product, _ = session.run(None, {"bytes": np.full((3, 256), 128, np.uint8)})
     assert (product == 0).all()
+
+
+def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
+    """Its import alone writes a device id where its reports are not turned off."""
+    environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    program = "import runtime.session, onnxruntime; onnxruntime.SessionOptions()"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=True)
+    assert not list(tmp_path.rglob("*deviceid*"))
