@@ -102,6 +102,7 @@ class Session:
         self._models = models
         self._num_draft_tokens = num_draft_tokens
         self._answer: StreamedAnswer | None = None
+        self._closed = False
         self._strategy = self._make_strategy(strategy)
         self.default_sampling = _default_sampling(models.manifest.folder)
 
@@ -151,6 +152,9 @@ class Session:
         a prompt that does not fit.
         """
         self._end_answer()
+        if self._models.worker is None:
+            self._models.prepare(self.strategy)
+            self._strategy = self._make_strategy(self.strategy)
         sampling = sampling or self.default_sampling
         tokens = self._encode(prompt, max_new_tokens)
         metrics = self._metrics(self._strategy, sampling, tokens)
@@ -168,6 +172,9 @@ class Session:
                     metrics=metrics,
                     cancelled=cancelled,
                 )
+            except KeyboardInterrupt:
+                models.drop_worker()  # a message may be half written
+                raise
             finally:
                 if models.worker is not None and strategy.name != "autoregressive":
                     metrics.draft_error = models.worker.error
@@ -206,7 +213,9 @@ class Session:
 
     def close(self) -> bool:
         """End the draft's thread; False when it is stuck, and only ending the process frees it."""
-        self._end_answer()
+        if not self._closed:
+            self._end_answer()
+        self._closed = True
         return self._models.worker is None or self._models.worker.close()
 
     def __enter__(self) -> "Session":
@@ -242,15 +251,22 @@ class Session:
 
     def _encode(self, prompt: str | Sequence[Message], max_new_tokens: int) -> NDArray[np.int64]:
         """A prompt's tokens [n] int64; UsageError for a negative budget."""
-        if max_new_tokens < 0:
-            raise UsageError(f"max_new_tokens is {max_new_tokens}; it must be 0 or more.")
+        if max_new_tokens < 0 or max_new_tokens % 1:
+            raise UsageError(f"max_new_tokens is {max_new_tokens}; it must be a whole number.")
         text = self._models.text
         tokens = text.encode(prompt) if isinstance(prompt, str) else text.encode_chat(prompt)
         return np.array(tokens, np.int64)
 
     def _end_answer(self) -> None:
+        if self._closed:
+            raise UsageError("This session is closed; open another.")
         if self._answer is not None:
-            self._answer.close()
+            try:
+                self._answer.close()
+            except ValueError as error:  # the generator is running, elsewhere
+                raise UsageError(
+                    "Another thread still reads this session's answer: cancel it there first."
+                ) from error
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -276,5 +292,5 @@ def _default_sampling(folder: Path) -> Sampling:
         return Sampling(**{key: settings[key] for key in known if settings.get(key) is not None})
     except FileNotFoundError:
         return Sampling()
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{path} cannot be used: {error}; build the bundle again.") from error

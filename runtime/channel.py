@@ -1,11 +1,11 @@
 """The token channel: a preallocated ring buffer from one thread to one other.
 
 A message is a kind, a round number, an outcome (node and final token) and up to `widest` tokens.
-Two semaphores count the free and the filled slots, so the sender alone moves the tail, the
+Two counters, of free and of filled slots, let a side wait: the sender alone moves the tail, the
 receiver alone the head, and nobody polls.
 """
 
-import threading
+import queue
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -46,8 +46,8 @@ class TokenChannel:
     def __init__(self, *, slots: int, widest: int) -> None:
         self.widest = widest
         self._ring: NDArray[np.int64] = np.zeros((slots, _HEADER + widest), np.int64)
-        self._free = threading.Semaphore(slots)
-        self._filled = threading.Semaphore(0)
+        self._free = _Count(slots)
+        self._filled = _Count(0)
         self._sent = 0
         self._received = 0
         self._failure: BaseException | None = None
@@ -96,6 +96,27 @@ class TokenChannel:
         """Tell the receiver, after all that was sent, that no more will come and why."""
         self._failure = error
         self._filled.release()
+
+
+class _Count:
+    """A number of things to wait for; unlike a semaphore's, its lock survives an interrupt."""
+
+    def __init__(self, start: int) -> None:
+        self._things: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(start):
+            self.release()
+
+    def acquire(self, *, timeout: float) -> bool:
+        """Take one; False when there is none in `timeout` seconds."""
+        try:
+            self._things.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Add one."""
+        self._things.put(None)
 
 
 def describe(error: BaseException | None) -> str:

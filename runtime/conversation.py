@@ -84,7 +84,7 @@ def save(
     The file appears whole or not at all. Raises SavedChatError when it cannot be written, and
     rather than overwrite a file that is no saved chat.
     """
-    if path.exists():
+    if _exists(path):
         try:
             load(path)
         except SavedChatError:
@@ -104,9 +104,19 @@ def save(
         raise SavedChatError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
+def _exists(path: Path) -> bool:
+    """Whether there is anything of this name; SavedChatError for what can be no name."""
+    try:
+        return path.exists()
+    except (OSError, ValueError) as error:
+        raise SavedChatError(f"{str(path)!r} cannot be used: {error}.") from error
+
+
 def load(path: Path) -> tuple[list[dict[str, str]], Generation]:
     """Read a saved chat; SavedChatError says what in it is wrong."""
     try:
+        if _exists(path) and not path.is_file():
+            raise SavedChatError(f"{path} cannot be read: it is no ordinary file.")
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise SavedChatError(f"There is no file {path}.") from None

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from runtime.errors import UsageError
 
+MOST_THREADS = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -27,11 +29,11 @@ def lay_out(
 
     Alone, the target has all of them. Beside a draft model each gets half, the target the larger
     one, and both are pinned apart as long as there is a core for every thread. Raises UsageError
-    for fewer than one thread.
+    for fewer than one thread or more than MOST_THREADS.
     """
     for name, value in (("threads", threads), ("draft threads", draft_threads)):
-        if value is not None and value < 1:
-            raise UsageError(f"The number of {name} is {value}; it must be 1 or more.")
+        if value is not None and not 1 <= value <= MOST_THREADS:
+            raise UsageError(f"The number of {name} is {value}; it must be 1 to {MOST_THREADS}.")
     if not draft_runs:
         return Layout(threads or len(cores), 0)
     draft_threads = draft_threads or max(1, (len(cores) - (threads or 0)) // (1 if threads else 2))

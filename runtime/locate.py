@@ -45,7 +45,10 @@ def locate_bundle(
         folder = cache.absolute() / "bundles" / f"{model}-{key}"
         source, needs_network = ["recipe", model], True
     else:
-        path = Path(model).expanduser()
+        try:
+            path = Path(model).expanduser()
+        except RuntimeError as error:  # ~name of nobody here
+            raise UsageError(f"{model} cannot be found: {error}") from error
         if path.is_dir():
             return _checked_folder(path)
         if not path.is_file():

@@ -187,6 +187,8 @@ class Manifest:
 
     def _check_role(self, name: RoleName, role: Role) -> None:
         where = f"{self.folder / FILE_NAME}: {name}"
+        if name == "draft" and not role.graphs:
+            raise BundleError(f"{where} has no graphs.")
         for key, graph in role.graphs.items():
             if key != f"{graph.flavour}-{graph.precision}":
                 raise BundleError(
@@ -195,7 +197,7 @@ class Manifest:
             for file in (graph.file, *graph.lanes.values()):
                 if file not in self.files:
                     raise BundleError(f"{where}: {file!r} is not among the bundle's files.")
-            strange = [lanes for lanes in graph.lanes if not lanes.isdecimal() or int(lanes) < 2]
+            strange = [n for n in graph.lanes if not n.isdecimal() or n[0] == "0" or int(n) < 2]
             if strange:
                 raise BundleError(f"{where}: {strange[0]!r} is no number of lanes of 2 or more.")
         wrong = [token for token in role.end_tokens if not 0 <= token < role.geometry.vocabulary]
@@ -231,7 +233,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise BundleError(f"{path.parent} is not a bundle: it has no {path.name}.") from None
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(data, dict):
         raise BundleError(f"{path} does not hold an object.")

@@ -44,6 +44,8 @@ class Models:
         self.precision, self.draft = precision, draft
         self.context = _context(manifest, context_length)
         self.text = Text.load(manifest.folder)
+        if draft_manifest is not None:
+            _check_vocabularies(self.text, Text.load(draft_manifest.folder))
         self.worker: DraftWorker | None = None
         self._threads, self._draft_threads = threads, draft_threads
         self._draft_time_limit_s = draft_time_limit_s
@@ -72,6 +74,12 @@ class Models:
                 vocabulary=self.target.vocabulary,
                 time_limit_s=self._draft_time_limit_s,
             )
+
+    def drop_worker(self) -> None:
+        """End the draft's thread; the next `prepare` starts another."""
+        if self.worker is not None:
+            self.worker.close()
+            self.worker = None
 
     def lanes_for(self, count: int) -> LaneSession:
         """The narrowest graph that decodes `count` sequences at once, or the widest there is."""
@@ -114,8 +122,6 @@ class Models:
         if self.draft == "lookup":
             return LookupDrafter()
         manifest = self.draft_manifest
-        if manifest is not self.manifest:
-            _check_vocabularies(self.text, Text.load(manifest.folder))
         role = manifest.draft or manifest.target
         cheapest = min(
             role.graphs.values(), key=lambda graph: CHEAPEST_FIRST.index(graph.precision)

@@ -124,6 +124,7 @@ def _key(bundle: Path, graph: Path, threads: int) -> str:
 def _write(path: Path, text: str) -> None:
     """Write a file at once or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as part:
-        part.write(text)
-    Path(part.name).replace(path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        part = Path(folder) / path.name
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)

@@ -7,6 +7,7 @@ decoding). The filters are those of Hugging Face's logits processors, in their o
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -22,6 +23,7 @@ Ids: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint32]
 _Real = TypeVar("_Real", np.float32, np.float64)
 
+_LARGEST = sys.float_info.max
 _MASK64 = 2**64 - 1
 _FEW = 2048  # so few tokens get their noise at once; among more, those that cannot win are found
 _CHUNK = 16384  # arrays of this many words stay in the cache and off the page allocator
@@ -44,7 +46,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         rules = (
-            ("temperature", 0 <= self.temperature < math.inf, "a finite number, 0 or more"),
+            ("temperature", 0 <= self.temperature <= _LARGEST, "a finite number, 0 or more"),
             ("top_k", _whole(self.top_k) and self.top_k >= 0, "a whole number, 0 (off) or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1 (off)"),
             ("min_p", 0 <= self.min_p <= 1, "between 0 (off) and 1"),

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from runtime import providers
-from runtime.errors import ContextError
+from runtime.errors import BundleError, ContextError
 from runtime.manifest import Geometry
 
 PREFILL_CHUNK = 128  # rows in a prefill call: the product is compute-bound from about here
@@ -121,10 +121,16 @@ class GraphSession:
 
     def _run(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
         """One call of the graph, on `tokens` after what is cached."""
-        call = self._call(len(tokens), num_logits)
-        call.feed(tokens, self.cache.length)
-        with providers.pinned(self._core):
-            self._session.run_with_iobinding(call.binding)
+        try:
+            call = self._call(len(tokens), num_logits)
+            call.feed(tokens, self.cache.length)
+            with providers.pinned(self._core):
+                self._session.run_with_iobinding(call.binding)
+        except (RuntimeError, ValueError) as error:  # what onnxruntime raises for wrong shapes
+            reason = str(error).strip().partition("\n")[0]
+            raise BundleError(
+                f"A graph does not fit its manifest ({reason}); build the bundle again."
+            ) from error
         self.cache.append(tokens)
         return self._logits[:num_logits]
 

@@ -32,6 +32,8 @@ class Text:
         self._tokenizer = tokenizer
         # Control tokens in plain text are then cut up like any other characters.
         tokenizer.encode_special_tokens = True
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._added = tokenizer.get_added_tokens_decoder()
         self._control = ControlTokens(self._added)
         self._tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)

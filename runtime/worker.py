@@ -8,6 +8,7 @@ the draft and goes on.
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,6 +66,9 @@ class DraftWorker:
         self._loop = _Loop(drafter, self._inbox, self._outbox, context=context)
         self._thread = threading.Thread(target=self._loop.run, name="draft", daemon=True)
         self._thread.start()
+        # Also when nobody closes it: a daemon thread that the interpreter ends inside native code
+        # takes the process down with it.
+        self._finish = weakref.finalize(self, _end, self._loop, self._inbox, self._thread)
 
     def reading(self) -> bool:
         """Whether the draft still reads a long text: waiting for it would delay the answer.
@@ -80,6 +84,8 @@ class DraftWorker:
 
     def begin(self, tokens: Sequence[int] | NDArray[np.int64], sampling: Sampling) -> None:
         """Start a text from its committed tokens; the draft reads it while the caller does."""
+        while self._receive(0.0) is not None:
+            pass  # rollouts that nobody read, which would fill the ring
         self.work = self._loop.work = DraftWork()
         self._loop.sampling = sampling
         self._rollouts.clear()
@@ -123,10 +129,7 @@ class DraftWorker:
 
     def close(self) -> bool:
         """End the thread; False when it is stuck and can only be left behind."""
-        self._send(Message(Kind.STOP))
-        while self._receive(0.0) is not None:
-            pass  # the thread may wait for room to tell what nobody reads any more
-        self._thread.join(STOP_S)
+        self._finish()
         return not self._thread.is_alive()
 
     def _checked(self, tokens: tuple[int, ...]) -> Proposal:
@@ -162,6 +165,14 @@ class DraftWorker:
         self._loop.abandoned = True
         with suppress(DraftError):  # a full inbox wakes the thread as well
             self._inbox.send(Message(Kind.STOP), timeout_s=0.0)
+
+
+def _end(loop: "_Loop", inbox: TokenChannel, thread: threading.Thread) -> None:
+    """Tell the thread to end and wait a little for it."""
+    loop.abandoned = True
+    with suppress(DraftError):  # a full inbox wakes the thread as well
+        inbox.send(Message(Kind.STOP), timeout_s=0.0)
+    thread.join(STOP_S)
 
 
 class _Loop:
@@ -282,4 +293,7 @@ class _Loop:
         self.work.runs.append((started, time.perf_counter()))
 
     def _tell(self, message: Message) -> None:
-        self._outbox.send(message, timeout_s=IDLE_S)
+        while not self.abandoned:
+            with suppress(DraftError):  # full: nobody reads, or not yet
+                self._outbox.send(message, timeout_s=STOP_S / 2)
+                return

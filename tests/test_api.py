@@ -1,5 +1,7 @@
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -280,3 +282,80 @@ def test_generation_settings_come_from_the_bundle(
     else:
         with open_session(folder, cache_dir=tmp_path, draft="none") as session:
             assert session.default_sampling == expected
+
+
+def test_a_closed_session_says_so(opened: Opened) -> None:
+    session = opened()
+    assert session.close()
+    assert session.close()
+    with pytest.raises(UsageError, match="closed"):
+        session.generate("the")
+
+
+def test_an_interrupt_costs_the_draft_thread_and_nothing_else(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = Sampling(temperature=1, seed=2)
+    with opened() as session:
+        expected = "".join(session.generate("the", sampling, max_new_tokens=20))
+        run = GraphSession._run
+
+        def interrupted(self: GraphSession, tokens: NDArray[np.int64], num_logits: int) -> Any:
+            if self.length > 8 and self is session._models.target:
+                raise KeyboardInterrupt
+            return run(self, tokens, num_logits)
+
+        monkeypatch.setattr(GraphSession, "_run", interrupted)
+        answer = session.generate("the", sampling, max_new_tokens=20)
+        with pytest.raises(KeyboardInterrupt):
+            list(answer)
+        assert answer.finish_reason == "cancelled"
+        assert expected.startswith(answer.text)
+        monkeypatch.setattr(GraphSession, "_run", run)
+        again = session.generate("the", sampling, max_new_tokens=20)
+        assert "".join(again) == expected
+        assert again.metrics.draft_tokens_proposed > 0
+        assert again.metrics.to_dict()["draft_error"] is None
+
+
+def test_another_thread_in_the_answer_is_named(opened: Opened) -> None:
+    with opened(draft="none") as session:
+        answer = session.generate("the", Sampling(temperature=1, seed=2), max_new_tokens=200)
+        errors: list[BaseException] = []
+
+        def meddle() -> None:
+            try:
+                session.generate("the")
+            except UsageError as error:
+                errors.append(error)
+
+        run = session._models.target._run
+
+        def meddling(tokens: NDArray[np.int64], num_logits: int) -> Any:
+            if not errors:
+                thread = Thread(target=meddle)
+                thread.start()
+                thread.join()
+            return run(tokens, num_logits)
+
+        session._models.target._run = meddling  # type: ignore[method-assign]
+        next(answer)
+        assert "Another thread" in str(errors[0])
+
+
+def test_a_session_nobody_closed_does_not_take_the_process_down(tiny_bundle: Path) -> None:
+    program = (
+        "from runtime import Sampling, open_session\n"
+        f"session = open_session({str(tiny_bundle)!r}, threads=1)\n"
+        "answer = session.generate('the', Sampling(temperature=1, seed=2))\n"
+        "for _ in range(4): next(answer)\n"
+    )
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+        assert done.returncode == 0
+
+
+@pytest.mark.parametrize("budget", [-1, 2.5, float("nan"), float("inf")])
+def test_a_budget_is_a_whole_number(opened: Opened, budget: Any) -> None:
+    with opened(draft="none") as session, pytest.raises(UsageError, match="whole number"):
+        session.generate("the", max_new_tokens=budget)

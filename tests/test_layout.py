@@ -63,7 +63,7 @@ def test_cores_are_never_shared_or_invented() -> None:
 @pytest.mark.parametrize("draft_runs", [True, False])
 @pytest.mark.parametrize("bad", [0, -1])
 def test_fewer_than_one_thread_is_refused(bad: int, *, draft_runs: bool) -> None:
-    with pytest.raises(UsageError, match=f"number of threads is {bad}; it must be 1 or more"):
+    with pytest.raises(UsageError, match=f"number of threads is {bad}; it must be 1 to 512"):
         lay_out([0, 1], threads=bad, draft_threads=None, draft_runs=draft_runs)
     with pytest.raises(UsageError, match=f"number of draft threads is {bad}"):
         lay_out([0, 1], threads=None, draft_threads=bad, draft_runs=draft_runs)

@@ -382,10 +382,16 @@ def test_a_thread_with_more_to_tell_than_anyone_reads_ends_all_the_same() -> Non
 
 def test_a_stuck_thread_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STOP_S", 0.02)
-    hang = Event()
-    worker = DraftWorker(Ill(lambda: hang.wait(10)), context=9, vocabulary=9)
+    stuck, hang = Event(), Event()
+
+    def wait() -> None:
+        stuck.set()
+        hang.wait(10)
+
+    worker = DraftWorker(Ill(wait), context=9, vocabulary=9)
     worker.begin([5], Sampling())
     worker.look_ahead(CHAIN(()), 2)
+    assert stuck.wait(5)
     assert not worker.close()
     hang.set()
     worker._thread.join(5.0)
