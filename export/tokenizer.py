@@ -10,6 +10,7 @@ from tokenizers import pre_tokenizers as splitters
 
 from export.metadata import Metadata
 from runtime.errors import BuildError
+from runtime.template import ChatTemplate
 
 # The numbers that GGUF gives to kinds of tokens; byte tokens and unused ones need no care.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
@@ -105,6 +106,7 @@ def write(metadata: Metadata, folder: Path, *, generation: dict[str, float]) -> 
     config["model_max_length"] = metadata.integer("llama.context_length")
     if "tokenizer.chat_template" in metadata.pairs:
         config["chat_template"] = metadata.text("tokenizer.chat_template")
+        ChatTemplate(config["chat_template"], origin="the model file")
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     _write_json(folder / "tokenizer_config.json", config)
     settings: dict[str, Any] = {"eos_token_id": end_tokens(metadata), **generation}

@@ -44,6 +44,11 @@ class Models:
         self.precision, self.draft = precision, draft
         self.context = _context(manifest, context_length)
         self.text = Text.load(manifest.folder)
+        if self.text.vocabulary > manifest.target.geometry.vocabulary:
+            raise BundleError(
+                f"The tokenizer of {manifest.folder} has {self.text.vocabulary} tokens and its "
+                f"target {manifest.target.geometry.vocabulary}; build the bundle again."
+            )
         if draft_manifest is not None:
             _check_vocabularies(self.text, Text.load(draft_manifest.folder))
         self.worker: DraftWorker | None = None

@@ -155,3 +155,13 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     assert "python -m export recipe smollm2-135m --out" in capsys.readouterr().out
+
+
+def test_a_template_that_does_not_compile_is_refused_when_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = tiny.metadata({"tokenizer.chat_template": "{{"})
+    file = tiny.write_gguf(tmp_path / "broken.gguf", pairs=pairs)
+    assert main(["gguf", str(file), "--out", str(tmp_path / "out")]) == 1
+    assert "template" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

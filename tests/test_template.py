@@ -66,6 +66,14 @@ def test_failure_is_one_sentence(source: str) -> None:
         render(source)
 
 
+@pytest.mark.parametrize(
+    "source", ["{{ lipsum(n=10000000) }}", "{{ [1] | slice(1000000000) | list }}"]
+)
+def test_what_only_fills_pages_is_not_there(source: str) -> None:
+    with pytest.raises(TextError):
+        render(source)
+
+
 def test_the_templates_own_words_are_in_the_error() -> None:
     with pytest.raises(TextError, match="roles must alternate"):
         render("{{ raise_exception('roles must alternate') }}")
