@@ -64,12 +64,16 @@ OTHERS = tuple(
 
 
 class Recorder:
-    """A target that notes, for each place of the text, a digest of the last logits given for it."""
+    """A target that notes, for each place of the text, a digest of the last logits given for it.
 
-    def __init__(self, target: Target) -> None:
+    It runs every call `repeats` times, as a larger model would take longer.
+    """
+
+    def __init__(self, target: Target, *, repeats: int = 1) -> None:
         self.context = target.context
         self.digests: dict[int, str] = {}
         self._target = target
+        self._repeats = repeats
 
     def prefill(self, tokens: NDArray[np.int64]) -> bool:
         """The target's own progress."""
@@ -77,7 +81,8 @@ class Recorder:
 
     def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
         """The target's own answer."""
-        logits = self._target.extend(tokens, num_logits=num_logits)
+        for _ in range(self._repeats):
+            logits = self._target.extend(tokens, num_logits=num_logits)
         for place, row in enumerate(logits, len(tokens) - num_logits + 1):
             self.digests[place] = hashlib.sha256(row.tobytes()).hexdigest()
         return logits
@@ -107,11 +112,19 @@ class Pair:
         }
         self._ends = frozenset(manifest.target.end_tokens)
 
-    def write(self, prompt: list[int], setting: Setting, sampling: Sampling, count: int) -> Written:
-        """Write `count` tokens after `prompt`, nothing of it cached before."""
+    def write(
+        self,
+        prompt: list[int],
+        setting: Setting,
+        sampling: Sampling,
+        count: int,
+        *,
+        repeats: int = 1,
+    ) -> Written:
+        """Write `count` tokens after `prompt`, nothing of it cached before; see Recorder."""
         session = self._alone if setting == ALONE else self._beside
         session.crop(0)
-        target = Recorder(session)
+        target = Recorder(session, repeats=repeats)
         metrics = Metrics(setting.strategy, sampling.seed, {}, prompt_tokens=len(prompt))
         blocks = decode(
             target,
