@@ -113,7 +113,8 @@ class GraphSession:
 
         Keys and values of other tokens past the common start are forgotten. Returns the logits of
         the last `num_logits` tokens, [num_logits, vocabulary] float32, in a buffer that the next
-        call writes again. Raises ContextError when the text does not fit.
+        call writes again. Raises ContextError when the text does not fit, BundleError when the
+        graph does not fit its manifest.
         """
         while not self.prefill(tokens, num_logits=num_logits):
             pass
