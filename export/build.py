@@ -25,7 +25,7 @@ from runtime.manifest import (
     Source,
     file_sha256,
 )
-from runtime.probe import INTEGER_PROBE_FILE
+from runtime.probe import INTEGER_PROBE_FILE, compare_widths
 from runtime.session import GraphSession
 
 Progress = Callable[[str], None]
@@ -141,7 +141,9 @@ def _measure(
     parities = {}
     for role, precision in plan.graphs:
         with _step(f"measure the {role}'s fused-{precision} graph", progress) as say:
-            parity = compare(load(role, precision), texts, rows)
+            session = load(role, precision)
+            widths = compare_widths(session).largest_difference
+            parity = compare(session, texts, rows, width_difference=widths)
             say(
                 f"{parity.equal_greedy_share:.1%} of greedy tokens equal, "
                 f"logits differ by at most {parity.largest_logit_difference:.2g}"

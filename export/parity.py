@@ -52,12 +52,16 @@ def write_texts(session: Session, openings: Sequence[Sequence[int]]) -> list[lis
 
 
 def compare(
-    session: Session, texts: Sequence[Sequence[int]], rows: Sequence[NDArray[np.float32]]
+    session: Session,
+    texts: Sequence[Sequence[int]],
+    rows: Sequence[NDArray[np.float32]],
+    *,
+    width_difference: float,
 ) -> Parity:
     """Feed every text but its last token to the graph and compare its logits with `rows`.
 
     rows: for each text the reference's logits [len(text) - 1, vocabulary]; those of the last
-    TOKENS_EACH are compared, or all where there are fewer.
+    TOKENS_EACH are compared, or all where there are fewer. width_difference is noted as it is.
     """
     largest, equal, count = 0.0, 0, 0
     for text, all_rows in zip(texts, rows, strict=True):
@@ -67,4 +71,4 @@ def compare(
         largest = max(largest, float(np.abs(found - wanted).max()))
         equal += int((found.argmax(axis=1) == wanted.argmax(axis=1)).sum())
         count += len(wanted)
-    return Parity(round(largest, 6), round(equal / count, 6), count)
+    return Parity(round(largest, 6), round(equal / count, 6), count, width_difference)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -12,12 +13,12 @@ from typing import Any, Literal, TypeVar
 
 from runtime.errors import BundleError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FILE_NAME = "manifest.json"
 
 RoleName = Literal["target", "draft"]
-Flavour = Literal["fused"]
-Precision = Literal["fp32", "int8", "int4"]
+Flavour = Literal["fused", "portable"]
+Precision = Literal["fp32", "fp16", "int8", "int4"]
 T = TypeVar("T")
 
 
@@ -51,11 +52,16 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How one graph compares with a float32 numpy forward pass over the same tokens."""
+    """How one graph compares with a float32 numpy forward pass over the same tokens.
+
+    `width_difference` is the largest between its own logits for calls of different widths, on the
+    machine that built it; 0 where they are bit-equal.
+    """
 
     largest_logit_difference: float
     equal_greedy_share: float
     tokens_compared: int
+    width_difference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,8 @@ class Graph:
     """One graph of a role; `file` is relative to the bundle, its external data lies beside it.
 
     `lanes` names further graphs of the same weights that decode several sequences together, keyed
-    by how many.
+    by how many. A portable graph has static shapes: `rows` names one file for each number of rows
+    that a call may have, the narrowest is `file` too, and `context` counts the slots of its cache.
     """
 
     file: str
@@ -71,6 +78,8 @@ class Graph:
     precision: Precision
     parity: Parity
     lanes: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, str] = field(default_factory=dict)
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +199,7 @@ class Manifest:
         if name == "draft" and not role.graphs:
             raise BundleError(f"{where} has no graphs.")
         for key, graph in role.graphs.items():
-            if key != f"{graph.flavour}-{graph.precision}":
-                raise BundleError(
-                    f"{where}: the graph {key!r} is {graph.flavour}-{graph.precision}."
-                )
-            for file in (graph.file, *graph.lanes.values()):
-                if file not in self.files:
-                    raise BundleError(f"{where}: {file!r} is not among the bundle's files.")
-            strange = [n for n in graph.lanes if not n.isdecimal() or n[0] == "0" or int(n) < 2]
-            if strange:
-                raise BundleError(f"{where}: {strange[0]!r} is no number of lanes of 2 or more.")
+            self._check_graph(f"{where}: the graph {key!r}", key, graph)
         wrong = [token for token in role.end_tokens if not 0 <= token < role.geometry.vocabulary]
         if wrong:
             raise BundleError(f"{where}: the end token {wrong[0]} is outside the vocabulary.")
@@ -208,6 +208,24 @@ class Manifest:
         layer = role.early_exit_layer
         if layer is not None and not 0 < layer < role.geometry.layers:
             raise BundleError(f"{where}: early_exit_layer {layer} is not between two layers.")
+
+    def _check_graph(self, where: str, key: str, graph: Graph) -> None:
+        if key != f"{graph.flavour}-{graph.precision}":
+            raise BundleError(f"{where} is {graph.flavour}-{graph.precision}.")
+        for file in (graph.file, *graph.lanes.values(), *graph.rows.values()):
+            if file not in self.files:
+                raise BundleError(f"{where} names {file!r}, which is not among the bundle's files.")
+        for what, numbers, least in (("lanes", graph.lanes, 2), ("rows", graph.rows, 1)):
+            for number in numbers:
+                if not re.fullmatch(r"[1-9]\d{0,5}", number, re.ASCII) or int(number) < least:
+                    raise BundleError(f"{where}: {number!r} is no number of {what}, {least} or up.")
+        portable = graph.flavour == "portable"
+        if (bool(graph.rows), graph.context is not None) != (portable, portable):
+            raise BundleError(
+                f"{where} must have rows and context if, and only if, it is portable."
+            )
+        if graph.context is not None and not 0 < graph.context <= 1 << 24:
+            raise BundleError(f"{where}: {graph.context} is no number of slots.")
 
 
 def file_sha256(path: Path) -> str:

@@ -41,7 +41,9 @@ def bundle(tmp_path: Path) -> Path:
     path = tmp_path / GRAPH
     path.parent.mkdir(parents=True)
     path.write_bytes(b"graph")
-    graph = Graph(file=GRAPH, flavour="fused", precision="int8", parity=Parity(0.25, 0.97, 100))
+    graph = Graph(
+        file=GRAPH, flavour="fused", precision="int8", parity=Parity(0.25, 0.97, 100, 0.0)
+    )
     manifest = Manifest(
         name="tiny",
         source=Source(kind="gguf", file="tiny.gguf", sha256="0" * 64, licence="Apache-2.0"),
@@ -64,7 +66,7 @@ def test_load_returns_what_was_saved(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
     manifest.verify()
     assert manifest.target.geometry == GEOMETRY
-    assert manifest.target.graphs["fused-int8"].parity == Parity(0.25, 0.97, 100)
+    assert manifest.target.graphs["fused-int8"].parity == Parity(0.25, 0.97, 100, 0.0)
     assert manifest.draft is None
     assert manifest.folder == bundle
     assert manifest.graph_path("target", "int8") == bundle / GRAPH
@@ -84,8 +86,28 @@ def test_graph_path_names_what_there_is(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format_version=2), "format version 2"),
+        (lambda d: d.update(format_version=1), "format version 1"),
         (lambda d: d.pop("format_version"), "format version None"),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"].update(rows={"4": GRAPH}),
+            "if, and only if, it is portable",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"].update(context=64),
+            "if, and only if, it is portable",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"].update(rows={"0": GRAPH}, context=64),
+            "no number of rows",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"].update(lanes={"1": GRAPH}),
+            "no number of lanes",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"].update(rows={"4": "gone"}, context=64),
+            "not among",
+        ),
         (lambda d: d.update(colour="red"), "unknown key 'colour'"),
         (lambda d: d.update(folder="/"), "folder"),
         (lambda d: d["target"].update(colour="red"), "target has the unknown key 'colour'"),
