@@ -1,7 +1,6 @@
 """Chat on the command line: one question, or a conversation."""
 
 import contextlib
-import io
 import os
 import secrets
 import sys
@@ -10,16 +9,23 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from runtime.chat_flags import DEFAULT_MAX_NEW_TOKENS, PROGRAM
-from runtime.chat_options import Options, parse
+from runtime.chat_options import OPEN_SETTINGS, Options, parse
+from runtime.command_line import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    exit_code,
+    flush,
+    readied,
+    runtime_open_session,
+)
 from runtime.conversation import Conversation, Generation
 from runtime.dialogue import Dialogue, Session
-from runtime.errors import MirrorError, UsageError
+from runtime.errors import UsageError
 from runtime.locate import default_cache_dir
 from runtime.reader import open_reader
 from runtime.repl import converse
 from runtime.screen import Screen
-
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 OpenSession = Callable[..., Session]
 
@@ -40,9 +46,9 @@ def main(
     session says that one of its threads is stuck in native code.
     """
     program = _Program(
-        _readied(stdin or sys.stdin),
-        _readied(stdout or sys.stdout),
-        _readied(stderr or sys.stderr),
+        readied(stdin or sys.stdin),
+        readied(stdout or sys.stdout),
+        readied(stderr or sys.stderr),
         os.environ if environ is None else environ,
         open_session,
     )
@@ -65,25 +71,13 @@ class _Program:
 
     def run(self, argv: Sequence[str]) -> int:
         """Do what `argv` says; every expected error becomes a sentence and an exit code."""
-        say = Screen(self.stdout, self.stderr).note
-        try:
+
+        def work() -> int:
             code = self._chat(argv)
             self.stdout.flush()
-        except UsageError as error:
-            say(f"{PROGRAM}: {error}")
-            return USAGE
-        except MirrorError as error:
-            say(f"{PROGRAM}: {error}")
-            return FAILED
-        except KeyboardInterrupt:
-            say("Interrupted.")
-            return INTERRUPTED
-        except BrokenPipeError:
-            return OK  # the reader has seen enough
-        except OSError as error:
-            say(f"{PROGRAM}: {error}")
-            return FAILED
-        return code
+            return code
+
+        return exit_code(PROGRAM, work, Screen(self.stdout, self.stderr).note)
 
     def close(self) -> bool:
         """Close the session; False when the process must not wait for its threads."""
@@ -91,11 +85,7 @@ class _Program:
             done = self.session is None or self.session.close()
         except KeyboardInterrupt:
             done = False
-        for stream in (self.stdout, self.stderr):
-            try:
-                stream.flush()
-            except OSError:
-                _discard(stream)
+        flush(self.stdout, self.stderr)
         return done
 
     def _chat(self, argv: Sequence[str]) -> int:
@@ -135,21 +125,12 @@ class _Program:
         return text
 
     def _open(self, options: Options) -> Session:
-        return (self.open_session or _runtime_open_session())(
+        return (self.open_session or runtime_open_session())(
             options.model,
-            draft_model=options.draft_model,
-            precision=options.precision,
             draft=options.draft,
             strategy=options.strategy,
-            num_draft_tokens=options.num_draft_tokens,
-            context_length=options.context_length,
-            threads=options.threads,
-            draft_threads=options.draft_threads,
-            device=options.device,
-            draft_device=options.draft_device,
-            cache_dir=options.cache_dir,
-            offline=options.offline,
             progress=Screen(self.stdout, self.stderr).note,
+            **{name: getattr(options, name) for name in OPEN_SETTINGS},
         )
 
     def _dialogue(self, session: Session, options: Options, *, interactive: bool) -> Dialogue:
@@ -191,39 +172,6 @@ class _Program:
                 "commands": "/help lists them; Ctrl-D leaves",
             },
         )
-
-
-def _runtime_open_session() -> OpenSession:
-    """The runtime's own, imported late: --help and wrong flags need no onnxruntime."""
-    try:
-        from runtime import open_session
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
-            raise
-        raise MirrorError(
-            "onnxruntime is not installed: python -m pip install 'mirror-sd[cpu]'"
-        ) from error
-    return open_session
-
-
-def _readied(stream: TextIO | None) -> TextIO:
-    """The stream in UTF-8, whatever the locale; what it cannot carry is replaced, not an error.
-
-    One that the process was started without (None) is empty, and takes everything in silence.
-    """
-    if stream is None:
-        return io.StringIO()
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="utf-8", errors="replace")
-    return stream
-
-
-def _discard(stream: TextIO) -> None:
-    """Point the stream to nowhere, so that Python's own flush at exit does not complain."""
-    with contextlib.suppress(OSError, ValueError):
-        target = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(target, stream.fileno())
-        os.close(target)
 
 
 if __name__ == "__main__":

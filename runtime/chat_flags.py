@@ -39,24 +39,33 @@ class _Parser(argparse.ArgumentParser):
 
 def flag_parser() -> argparse.ArgumentParser:
     """The parser; its errors are UsageError, --help and --version print and raise SystemExit(0)."""
+    parser = new_parser(PROGRAM, DESCRIPTION, EPILOG)
+    _add_question(parser.add_argument_group("what to ask"))
+    add_models(parser.add_argument_group("models"))
+    _add_draft(parser.add_argument_group("how to generate (speed only, never the text)"))
+    add_sampling(
+        parser.add_argument_group(
+            "how to choose tokens", "Defaults are the bundle's own; --stats prints those in use."
+        ),
+        seed="drawn, and reported",
+    )
+    add_limits(
+        parser.add_argument_group("limits and machine"), max_new_tokens=DEFAULT_MAX_NEW_TOKENS
+    )
+    _add_output(parser.add_argument_group("output"))
+    return parser
+
+
+def new_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """A parser with --version alone, whose errors are UsageError."""
     parser = _Parser(
-        prog=PROGRAM,
-        description=DESCRIPTION,
-        epilog=EPILOG,
+        prog=program,
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
-    _add_question(parser.add_argument_group("what to ask"))
-    _add_models(parser.add_argument_group("models"))
-    _add_draft(parser.add_argument_group("how to generate (speed only, never the text)"))
-    _add_sampling(
-        parser.add_argument_group(
-            "how to choose tokens", "Defaults are the bundle's own; --stats prints those in use."
-        )
-    )
-    _add_limits(parser.add_argument_group("limits and machine"))
-    _add_output(parser.add_argument_group("output"))
+    parser.add_argument("--version", action="version", version=f"{program} {version()}")
     return parser
 
 
@@ -67,7 +76,8 @@ def _add_question(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--system-prompt", metavar="TEXT", help="instructions for every answer")
 
 
-def _add_models(group: argparse._ArgumentGroup) -> None:
+def add_models(group: argparse._ArgumentGroup) -> None:
+    """What is run, where built bundles lie, and whether anything may be fetched."""
     group.add_argument(
         "-m",
         "--model",
@@ -108,21 +118,27 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
         help="plain decoding; draft, then verify; or draft while the target verifies "
         "(default: mirror; autoregressive with --draft none)",
     )
+    add_num_draft_tokens(group)
+
+
+def add_num_draft_tokens(group: argparse._ArgumentGroup) -> None:
+    """How far a guess goes."""
     group.add_argument(
         "--num-draft-tokens",
-        type=_integer(least=1),
+        type=integer(least=1),
         default=4,
         metavar="N",
         help="length of a guess (default: %(default)s)",
     )
 
 
-def _add_sampling(group: argparse._ArgumentGroup) -> None:
+def add_sampling(group: argparse._ArgumentGroup, *, seed: str) -> None:
+    """How tokens are chosen and where a text ends; `seed` says what its default is."""
     group.add_argument(
         "-t", "--temperature", type=_real, metavar="T", help="0 takes the likeliest token"
     )
     group.add_argument(
-        "-k", "--top-k", type=_integer(), metavar="K", help="keep K tokens; 0 keeps all"
+        "-k", "--top-k", type=integer(), metavar="K", help="keep K tokens; 0 keeps all"
     )
     group.add_argument(
         "-p", "--top-p", type=_real, metavar="P", help="keep the likeliest with this total; 1: all"
@@ -138,9 +154,9 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--seed",
-        type=_integer(),
+        type=integer(),
         metavar="N",
-        help="repeats an answer (default: drawn, and reported)",
+        help=f"repeats an answer (default: {seed})",
     )
     group.add_argument(
         "--stop",
@@ -152,13 +168,14 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    positive = _integer(least=1)
+def add_limits(group: argparse._ArgumentGroup, *, max_new_tokens: int) -> None:
+    """Lengths, threads and devices; `max_new_tokens` is the default that its help names."""
+    positive = integer(least=1)
     group.add_argument(
         "--max-new-tokens",
-        type=_integer(least=0),
+        type=integer(least=0),
         metavar="N",
-        help=f"length of an answer (default: {DEFAULT_MAX_NEW_TOKENS})",
+        help=f"length of an answer (default: {max_new_tokens})",
     )
     group.add_argument(
         "--context-length", type=positive, metavar="N", help="tokens held (default: the model's)"
@@ -193,7 +210,9 @@ def well_formed(text: str) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _integer(*, least: int | None = None) -> Callable[[str], int]:
+def integer(*, least: int | None = None) -> Callable[[str], int]:
+    """A reader of whole numbers for argparse, which refuses those below `least`."""
+
     def read(text: str) -> int:
         what = "a whole number" if least is None else f"a whole number, {least} or more"
         try:
@@ -221,7 +240,8 @@ def _stop(text: str) -> str:
     return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], well_formed(text))
 
 
-def _version() -> str:
+def version() -> str:
+    """The version of this package."""
     try:
         return importlib.metadata.version("mirror-sd")
     except importlib.metadata.PackageNotFoundError:

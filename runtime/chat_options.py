@@ -2,13 +2,30 @@
 
 import dataclasses
 import re
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runtime.chat_flags import flag_parser, well_formed
 from runtime.errors import UsageError
 from runtime.sampling import Sampling
+
+# What goes to open_session under the flag's own name.
+OPEN_SETTINGS = (
+    "draft_model",
+    "precision",
+    "num_draft_tokens",
+    "context_length",
+    "threads",
+    "draft_threads",
+    "device",
+    "draft_device",
+    "cache_dir",
+    "offline",
+)
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +63,12 @@ class Options:
 
     def sampling(self, default: Sampling, *, seed: int) -> Sampling:
         """The bundle's `default` with the given flags in place, and `seed` unless given."""
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return dataclasses.replace(default, **{"seed": seed, **given})
+        return chosen_sampling(dataclasses.replace(default, seed=seed), self)
 
 
 def parse(argv: Sequence[str]) -> Options:
     """Read the flags; UsageError says which is wrong. --help and --version raise SystemExit(0)."""
-    values = vars(flag_parser().parse_args(_with_hyphens(argv)))
+    values = read_flags(flag_parser(), argv)
     explicit = values["strategy"]
     draft = values["draft"]
     if draft == "none" and explicit not in (None, "autoregressive"):
@@ -63,13 +78,6 @@ def parse(argv: Sequence[str]) -> Options:
         )
     if values["draft_model"] is not None and draft != "model":
         raise UsageError(f"--draft-model names a model, but --draft {draft} uses none: drop one.")
-    for name in ("device", "draft_device"):
-        if values[name].upper() != "CPU":
-            raise UsageError(
-                f"--{name.replace('_', '-')} {values[name]}: this version runs on the CPU only; "
-                "leave the flag out, or say CPU."
-            )
-        values[name] = "CPU"
     values["strategy"] = explicit or ("autoregressive" if draft == "none" else "mirror")
     values["stop"] = tuple(values["stop"])
     for name in ("prompt", "system_prompt"):
@@ -78,6 +86,27 @@ def parse(argv: Sequence[str]) -> Options:
     # Refuses values out of range now, while nothing has been loaded.
     options.sampling(Sampling(), seed=0)
     return options
+
+
+def read_flags(parser: ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
+    """The flags' values by name; UsageError for what cannot be read, or a device not to be had."""
+    values = vars(parser.parse_args(_with_hyphens(argv)))
+    for name in ("device", "draft_device"):
+        if values[name].upper() != "CPU":
+            raise UsageError(
+                f"--{name.replace('_', '-')} {values[name]}: this version runs on the CPU only; "
+                "leave the flag out, or say CPU."
+            )
+        values[name] = "CPU"
+    return values
+
+
+def chosen_sampling(default: Sampling, flags: object) -> Sampling:
+    """`default` with the attributes of `flags` that are not None in place; checks their ranges."""
+    given = {name: getattr(flags, name) for name in SAMPLING}
+    return dataclasses.replace(
+        default, **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 def _with_hyphens(argv: Sequence[str]) -> list[str]:
