@@ -1,17 +1,17 @@
 """The bundle's manifest: what a bundle holds, where it came from, and how well it was measured."""
 
 import dataclasses
-import hashlib
 import json
-import math
 import re
-import types
-import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Literal
 
+from runtime.bundle_files import check_file, check_names, check_sha256
+from runtime.bundle_files import file_sha256 as file_sha256
 from runtime.errors import BundleError
+from runtime.strict_json import read_dataclass, read_object
 
 FORMAT_VERSION = 2
 FILE_NAME = "manifest.json"
@@ -19,12 +19,35 @@ FILE_NAME = "manifest.json"
 RoleName = Literal["target", "draft"]
 Flavour = Literal["fused", "portable"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
-T = TypeVar("T")
+
+# The most that a manifest may say: several times what any model has, and few enough that no
+# product of them leaves 64 bits. Whether it fits this machine is asked before loading.
+MOST = {
+    "layers": 1 << 10,
+    "hidden": 1 << 17,
+    "intermediate": 1 << 20,
+    "heads": 1 << 11,
+    "kv_heads": 1 << 11,
+    "head_size": 1 << 12,
+    "vocabulary": 1 << 22,
+    "context": 1 << 24,
+    "rope_base": 1e12,
+    "norm_epsilon": 1.0,
+}
+MOST_WEIGHTS = 1 << 41
+MOST_CACHED = 1 << 40  # keys and values of one sequence
+MOST_LANES_OR_ROWS = 1 << 12
+MOST_TOKENS_PER_PASS = 1 << 10
+MOST_FILE_BYTES = 1 << 46
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The sizes of one model; `context` and `vocabulary` count tokens. Raises BundleError."""
+    """The sizes of one model; `context` and `vocabulary` count tokens.
+
+    Raises BundleError for one that is not positive or beyond MOST, for heads that cannot share
+    kv_heads, and for more weights or cached numbers than MOST_WEIGHTS and MOST_CACHED.
+    """
 
     layers: int
     hidden: int
@@ -39,15 +62,36 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if not (value > 0 and math.isfinite(value)):
-                raise BundleError(f"The geometry's {item.name} is {value}; it must be positive.")
+            value, most = getattr(self, item.name), MOST[item.name]
+            if not 0 < value <= most:
+                raise BundleError(
+                    f"The geometry's {item.name} is {value!r:.80}; it must be positive and at most "
+                    f"{most}."
+                )
         if self.heads % self.kv_heads:
             raise BundleError(
                 f"The geometry's {self.heads} heads cannot share {self.kv_heads} kv_heads evenly."
             )
         if self.head_size % 2:
             raise BundleError(f"The geometry's head_size is {self.head_size}; it must be even.")
+        for what, count, most in (
+            ("weights", self.weights, MOST_WEIGHTS),
+            ("keys and values", self.cached_per_token * self.context, MOST_CACHED),
+        ):
+            if count > most:
+                raise BundleError(f"The geometry makes {count} {what}; the most is {most}.")
+
+    @property
+    def weights(self) -> int:
+        """How many numbers the matrices hold, the head apart from the embedding."""
+        attention = 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
+        layer = attention + 3 * self.hidden * self.intermediate
+        return self.layers * layer + 2 * self.vocabulary * self.hidden
+
+    @property
+    def cached_per_token(self) -> int:
+        """How many numbers the keys and values of one token are."""
+        return 2 * self.layers * self.kv_heads * self.head_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +171,19 @@ class Manifest:
     def load(cls, folder: Path) -> "Manifest":
         """Read and check a bundle's manifest; sizes are compared, hashes are not (see `verify`).
 
-        Raises BundleError for unknown or missing keys, another format version, values of the
-        wrong type, paths that leave the folder, and files that are missing or of another size.
+        Raises BundleError for unknown, missing or repeated keys, another format version, values of
+        the wrong type or beyond the bounds above, names that leave the folder, and files that are
+        missing, of another size, or Git LFS pointers.
         """
-        data = _read_json(folder / FILE_NAME)
+        data = read_object(folder / FILE_NAME)
         version = data.get("format_version")
-        if version != FORMAT_VERSION:
+        if type(version) is not int or version != FORMAT_VERSION:
             raise BundleError(
-                f"{folder / FILE_NAME} has format version {version!r}; this program reads version "
-                f"{FORMAT_VERSION}: build the bundle again."
+                f"{folder / FILE_NAME} has format version {version!r:.80}; this program reads "
+                f"version {FORMAT_VERSION}: build the bundle again."
             )
-        manifest = dataclasses.replace(_read_dataclass(cls, data, FILE_NAME), folder=folder)
+        manifest = read_dataclass(cls, data, str(folder / FILE_NAME))
+        manifest = dataclasses.replace(manifest, folder=folder)
         manifest._check()
         return manifest
 
@@ -171,25 +217,21 @@ class Manifest:
             )
         return graphs[key]
 
-    def verify(self) -> None:
+    def verify(self, progress: Callable[[str], None] | None = None) -> None:
         """Compare every file's sha256 with the manifest; BundleError names the first to differ."""
         for name, entry in self.files.items():
-            if file_sha256(self.folder / name) != entry.sha256:
-                raise BundleError(
-                    f"{self.folder / name} is damaged: its sha256 is not the one in the manifest; "
-                    "build the bundle again."
-                )
+            check_sha256(self.folder, name, entry.sha256, progress)
 
     def _check(self) -> None:
+        where = str(self.folder / FILE_NAME)
+        check_names(self.files, where)
         for name, entry in self.files.items():
-            path = _inside(self.folder, name)
-            if not path.is_file():
-                raise BundleError(f"{path} is missing; build the bundle again.")
-            if path.stat().st_size != entry.bytes:
-                raise BundleError(
-                    f"{path} has {path.stat().st_size} bytes where the manifest says "
-                    f"{entry.bytes}; build the bundle again."
-                )
+            if not 0 <= entry.bytes <= MOST_FILE_BYTES:
+                raise BundleError(f"{where}: {entry.bytes} is no size for {name}.")
+            check_file(self.folder, name, entry.bytes)
+        for sha256 in (self.source.sha256, *(entry.sha256 for entry in self.files.values())):
+            if not re.fullmatch("[0-9a-f]{64}", sha256):
+                raise BundleError(f"{where}: {sha256!r:.80} is no sha256.")
         self._check_role("target", self.target)
         if self.draft is not None:
             self._check_role("draft", self.draft)
@@ -203,8 +245,11 @@ class Manifest:
         wrong = [token for token in role.end_tokens if not 0 <= token < role.geometry.vocabulary]
         if wrong:
             raise BundleError(f"{where}: the end token {wrong[0]} is outside the vocabulary.")
-        if role.tokens_per_pass < 1:
-            raise BundleError(f"{where}: tokens_per_pass is {role.tokens_per_pass}, not 1 or more.")
+        if not 1 <= role.tokens_per_pass <= MOST_TOKENS_PER_PASS:
+            raise BundleError(
+                f"{where}: tokens_per_pass is {role.tokens_per_pass}, not 1 to "
+                f"{MOST_TOKENS_PER_PASS}."
+            )
         layer = role.early_exit_layer
         if layer is not None and not 0 < layer < role.geometry.layers:
             raise BundleError(f"{where}: early_exit_layer {layer} is not between two layers.")
@@ -214,89 +259,31 @@ class Manifest:
             raise BundleError(f"{where} is {graph.flavour}-{graph.precision}.")
         for file in (graph.file, *graph.lanes.values(), *graph.rows.values()):
             if file not in self.files:
-                raise BundleError(f"{where} names {file!r}, which is not among the bundle's files.")
+                raise BundleError(
+                    f"{where} names {file!r:.80}, which is not among the bundle's files."
+                )
         for what, numbers, least in (("lanes", graph.lanes, 2), ("rows", graph.rows, 1)):
             for number in numbers:
-                if not re.fullmatch(r"[1-9]\d{0,5}", number, re.ASCII) or int(number) < least:
-                    raise BundleError(f"{where}: {number!r} is no number of {what}, {least} or up.")
+                known = re.fullmatch("[1-9][0-9]{0,5}", number)
+                if not known or not least <= int(number) <= MOST_LANES_OR_ROWS:
+                    raise BundleError(
+                        f"{where}: {number!r:.80} is no number of {what} from {least} to "
+                        f"{MOST_LANES_OR_ROWS}."
+                    )
         portable = graph.flavour == "portable"
         if (bool(graph.rows), graph.context is not None) != (portable, portable):
             raise BundleError(
                 f"{where} must have rows and context if, and only if, it is portable."
             )
-        if graph.context is not None and not 0 < graph.context <= 1 << 24:
+        if graph.context is not None and not 0 < graph.context <= MOST["context"]:
             raise BundleError(f"{where}: {graph.context} is no number of slots.")
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, in lower-case hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _inside(folder: Path, name: str) -> Path:
-    """The path of a file named in the manifest; BundleError when it leaves the folder."""
-    posix = PurePosixPath(name)
-    plain = "\\" not in name and not posix.is_absolute() and not PureWindowsPath(name).drive
-    path = folder / name
-    if not (plain and ".." not in posix.parts and path.resolve().is_relative_to(folder.resolve())):
-        raise BundleError(f"{folder / FILE_NAME} names {name!r}, which lies outside the bundle.")
-    return path
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise BundleError(f"{path.parent} is not a bundle: it has no {path.name}.") from None
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path} is not valid JSON: {error}.") from error
-    if not isinstance(data, dict):
-        raise BundleError(f"{path} does not hold an object.")
-    return data
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"the number {text} is not allowed")
-
-
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """Turn parsed JSON into `kind`, a dataclass or one of the types its fields use."""
-    if dataclasses.is_dataclass(kind):
-        return _read_dataclass(typing.cast(type[Any], kind), value, where)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal and value in arguments:
-        return value
-    if origin is types.UnionType:
-        present = next(argument for argument in arguments if argument is not types.NoneType)
-        return None if value is None else _read(present, value, where)
-    if origin is list and isinstance(value, list):
-        return [_read(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
-        return {key: _read(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if kind in (int, str) and type(value) is kind:
-        return value
-    name = kind.__name__ if isinstance(kind, type) else str(kind)
-    raise BundleError(f"{where} is {value!r} where the manifest needs {name}.")
-
-
-def _read_dataclass(kind: type[T], value: Any, where: str) -> T:
-    if not isinstance(value, dict):
-        raise BundleError(f"{where} is {value!r} where the manifest needs an object.")
-    hints = typing.get_type_hints(kind)
-    unknown = sorted(set(value) - set(hints))
-    if unknown:
-        raise BundleError(f"{where} has the unknown key {unknown[0]!r}.")
-    required = {
-        item.name
-        for item in dataclasses.fields(typing.cast(Any, kind))
-        if item.default is item.default_factory is dataclasses.MISSING
-    }
-    missing = sorted(required - set(value))
-    if missing:
-        raise BundleError(f"{where} lacks the key {missing[0]!r}.")
-    return kind(**{key: _read(hints[key], item, f"{where}.{key}") for key, item in value.items()})
+        if portable and graph.file != graph.rows[min(graph.rows, key=int)]:
+            raise BundleError(f"{where}: its file is not the one of the fewest rows.")
+        parity = graph.parity
+        if not (
+            parity.largest_logit_difference >= 0
+            and parity.width_difference >= 0
+            and 0 <= parity.equal_greedy_share <= 1
+            and 0 <= parity.tokens_compared <= MOST_CACHED
+        ):
+            raise BundleError(f"{where} has a parity that nothing can have measured: {parity}.")

@@ -10,6 +10,7 @@ import pytest
 
 from runtime.errors import BundleError
 from runtime.manifest import (
+    MOST,
     FileEntry,
     Geometry,
     Graph,
@@ -132,6 +133,25 @@ def test_graph_path_names_what_there_is(bundle: Path) -> None:
         (lambda d: d["files"].update({"C:x": d["files"][GRAPH]}), "outside the bundle"),
         (lambda d: d["files"].update({"absent": d["files"][GRAPH]}), "absent is missing"),
         (lambda d: d["files"][GRAPH].update(bytes=6), "has 5 bytes where the manifest says 6"),
+        (lambda d: d["files"][GRAPH].update(bytes=-1), "-1 is no size"),
+        (lambda d: d["files"][GRAPH].update(bytes=1 << 64), "is no size"),
+        (lambda d: d["files"][GRAPH].update(sha256="0"), "'0' is no sha256"),
+        (lambda d: d["source"].update(sha256="G" * 64), "is no sha256"),
+        (lambda d: d["target"].update(tokens_per_pass=10**9), "tokens_per_pass is 1000000000"),
+        (lambda d: d["target"].update(early_exit_layer=-1), "early_exit_layer -1"),
+        (lambda d: d["target"].update(end_tokens=[-1]), "end token -1"),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"].update(lanes={"9" * 7: GRAPH}),
+            "'9999999' is no number of lanes",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"].update(lanes={"9999": GRAPH}),
+            "no number of lanes from 2 to 4096",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"]["parity"].update(equal_greedy_share=1.5),
+            "nothing can have measured",
+        ),
     ],
 )
 def test_load_refuses(
@@ -149,6 +169,43 @@ def test_load_refuses_a_link_that_leaves_the_bundle(bundle: Path, tmp_path: Path
     (bundle / GRAPH).symlink_to(outside)
     with pytest.raises(BundleError, match="outside the bundle"):
         Manifest.load(bundle)
+
+
+@pytest.mark.parametrize("name", sorted(MOST))
+@pytest.mark.parametrize("value", [0, -1, 10**9, 2**63, 10**400])
+def test_sizes_that_no_model_has_are_refused(bundle: Path, name: str, value: int) -> None:
+    if name == "rope_base" and value == 10**9:
+        value = 10**13
+    edit(bundle, lambda d: d["target"]["geometry"].update({name: value}))
+    with pytest.raises(BundleError, match=f"{name} is"):
+        Manifest.load(bundle)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"layers": 1024, "hidden": 1 << 17, "intermediate": 1 << 20}, "weights"),
+        ({"layers": 1024, "kv_heads": 2048, "heads": 2048, "context": 1 << 24}, "keys and values"),
+    ],
+)
+def test_products_that_no_model_has_are_refused(
+    bundle: Path, changes: dict[str, int], what: str
+) -> None:
+    edit(bundle, lambda d: d["target"]["geometry"].update(changes))
+    with pytest.raises(BundleError, match=rf"geometry: The geometry makes \d+ {what}"):
+        Manifest.load(bundle)
+
+
+def test_the_sizes_of_the_largest_models_are_not_refused() -> None:
+    Geometry(126, 16384, 53248, 128, 8, 128, 128256, 131072, 5e5, 1e-5)
+    Geometry(61, 7168, 18432, 128, 128, 192, 129280, 163840, 1e4, 1e-6)
+    Geometry(28, 3584, 18944, 28, 4, 128, 152064, 1010000, 1e7, 1e-6)
+
+
+def test_the_weights_are_counted() -> None:
+    attention = 2 * (8 * 8) + 2 * (8 * 4)
+    assert GEOMETRY.weights == 2 * (attention + 3 * 8 * 16) + 2 * 10 * 8
+    assert GEOMETRY.cached_per_token == 2 * 2 * 2 * 2
 
 
 def test_verify_sees_a_changed_byte(bundle: Path) -> None:
