@@ -8,10 +8,13 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from runtime.verify import Outcome, Proposal
 from runtime.worker import DraftWork
@@ -32,7 +35,6 @@ class Metrics:
     finish_reason: str | None = None
     draft_error: str | None = None
     rounds: int = 0
-    emitted_tokens: int = 0
     tokens_discarded: int = 0
     settled_tokens: int = 0
     draft_tokens_proposed: int = 0
@@ -46,10 +48,21 @@ class Metrics:
     target_runs: list[Run] = field(default_factory=list)
     draft: DraftWork = field(default_factory=DraftWork)
     overheads_s: list[float] = field(default_factory=list)
+    arrivals: list[float] = field(default_factory=list)  # of each emitted token, perf_counter
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     ended: float | None = None
     _waited_s: float = 0.0
+
+    @property
+    def emitted_tokens(self) -> int:
+        """How many tokens the answer has."""
+        return len(self.arrivals)
+
+    @property
+    def between_tokens_s(self) -> list[float]:
+        """Seconds from each token to the next: 0 within a block, whose tokens come together."""
+        return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
     @contextmanager
     def target_run(self) -> Iterator[None]:
@@ -105,12 +118,12 @@ class Metrics:
         if self.first_token is None:
             self.first_token = now
         self.ended = now
-        self.emitted_tokens += kept
+        self.arrivals += [now] * kept
         self.tokens_discarded += settled - kept
 
     def withdraw(self, count: int) -> None:
         """The last `count` tokens belong to a stop string, or come after it."""
-        self.emitted_tokens -= count
+        del self.arrivals[len(self.arrivals) - count :]
         self.tokens_discarded += count
 
     def hypothesis(self, source: str, *, hit: bool) -> None:
@@ -118,7 +131,10 @@ class Metrics:
         (self.hits if hit else self.misses)[source] += 1
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema, ready for JSON; times in seconds but `overhead_ms`, which is a median."""
+        """The schema, ready for JSON; times in seconds but those named ms.
+
+        `overhead_ms` is a median, `between_tokens_ms` see `percentiles_ms`.
+        """
         wall = (self.ended or self.started) - self.started
         first = None if self.first_token is None else self.first_token - self.started
         later = self.emitted_tokens - 1
@@ -157,6 +173,7 @@ class Metrics:
             "overhead_ms": overhead,
             "ttft_s": first,
             "tpot_s": (wall - first) / later if first is not None and later > 0 else None,
+            "between_tokens_ms": percentiles_ms(self.between_tokens_s),
             "tokens_per_s": _share(self.emitted_tokens, wall),
             "wall_s": wall,
             "peak_rss_bytes": _peak_rss_bytes(),
@@ -166,6 +183,14 @@ class Metrics:
             "early_exits_dropped": 0,
             "draft_error": self.draft_error,
         }
+
+
+def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
+    """The median, the 95th and the 99th percentile in milliseconds; None of nothing."""
+    if not seconds:
+        return None
+    found = 1000 * np.percentile(seconds, (50, 95, 99))
+    return dict(zip(("p50", "p95", "p99"), found.tolist(), strict=True))
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runtime import metrics as module
-from runtime.metrics import Metrics, Run, _overlap
+from runtime.metrics import Metrics, Run, _overlap, percentiles_ms
 from runtime.verify import Outcome, Proposal
 from runtime.worker import DraftWork
 from tests.table import add_up, new_metrics
@@ -43,6 +43,7 @@ SCHEMA = [
     "overhead_ms",
     "ttft_s",
     "tpot_s",
+    "between_tokens_ms",
     "tokens_per_s",
     "wall_s",
     "peak_rss_bytes",
@@ -103,6 +104,7 @@ def test_nothing_happened() -> None:
         assert found[name] is None
     for name in ("ttft_s", "tpot_s", "tokens_per_s", "draft_error", "finish_reason", "energy_j"):
         assert found[name] is None
+    assert found["between_tokens_ms"] is None
     for name in ("rounds", "emitted_tokens", "target_passes", "draft_passes", "wall_s"):
         assert found[name] == 0
     assert found["per_place_acceptance"] == []
@@ -244,6 +246,30 @@ def test_times_of_a_generation(clock: Clock) -> None:
     assert found["tokens_per_s"] == 1.0
     clock.now = 999.0  # when it is asked does not matter
     assert metrics.to_dict()["wall_s"] == 5.0
+
+
+def test_times_between_tokens_are_nothing_within_a_block(clock: Clock) -> None:
+    metrics = new_metrics()
+    for now, settled, kept in [(101.0, 1, 1), (102.0, 3, 3), (105.0, 3, 2), (106.0, 1, 0)]:
+        clock.now = now
+        metrics.committed(settled, kept)
+    assert metrics.between_tokens_s == [1.0, 0.0, 0.0, 3.0, 0.0]
+    assert metrics.to_dict()["between_tokens_ms"] == {
+        "p50": 0.0,
+        "p95": pytest.approx(2600),
+        "p99": pytest.approx(2920),
+    }
+    metrics.withdraw(2)
+    assert metrics.between_tokens_s == [1.0, 0.0, 0.0]
+    metrics.withdraw(0)
+    assert metrics.emitted_tokens == 4
+
+
+def test_percentiles_lie_between_the_nearest_values() -> None:
+    assert percentiles_ms([]) is None
+    assert percentiles_ms([0.004]) == {"p50": 4.0, "p95": 4.0, "p99": 4.0}
+    found = percentiles_ms([second / 1000 for second in range(101)])
+    assert found == pytest.approx({"p50": 50.0, "p95": 95.0, "p99": 99.0})
 
 
 def test_overhead_is_neither_a_target_pass_nor_a_wait_and_is_a_median(clock: Clock) -> None:
