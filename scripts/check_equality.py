@@ -24,13 +24,14 @@ from runtime.engine import Target, decode
 from runtime.locate import locate_bundle
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
+from runtime.prompts import load_prompts, prompt_folder
 from runtime.sampling import Sampling
 from runtime.session import GraphSession
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.text import Text
 from runtime.worker import DraftWorker
 
-PROMPTS = Path(__file__).resolve().parent.parent / "models" / "prompts" / "forty.jsonl"
+PROMPTS = prompt_folder() / "forty.jsonl"
 CONTEXT = 512
 SEED = 20
 
@@ -169,9 +170,10 @@ def differences(expected: Written, found: Written) -> Iterator[str]:
 def prompts(folder: Path, file: Path) -> list[list[int]]:
     """The first turn of every prompt in `file` by the bundle's chat template."""
     text = Text.load(folder)
-    lines = file.read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line)["turns"][0] for line in lines]
-    return [text.encode_chat([{"role": "user", "content": question}]) for question in questions]
+    return [
+        text.encode_chat([{"role": "user", "content": prompt.turns[0]}])
+        for prompt in load_prompts(file)
+    ]
 
 
 def main() -> int:

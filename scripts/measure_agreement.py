@@ -15,11 +15,12 @@ import numpy as np
 from runtime import Sampling, open_session
 from runtime.locate import locate_bundle
 from runtime.manifest import Graph, Manifest, Role
+from runtime.prompts import load_prompts, prompt_folder
 from runtime.providers import usable_cores
 from runtime.session import GraphSession
 from runtime.text import Text
 
-PROMPTS = Path(__file__).resolve().parent.parent / "models" / "prompts" / "forty.jsonl"
+PROMPTS = prompt_folder() / "forty.jsonl"
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
 
     folder = locate_bundle(options.model, cache_dir=None, offline=False, progress=print)
     manifest = Manifest.load(folder)
-    questions = [json.loads(line)["turns"][0] for line in options.prompts.open(encoding="utf-8")]
+    questions = [prompt.turns[0] for prompt in load_prompts(options.prompts)]
     each = -(-options.tokens // len(questions))
     texts = _write(folder, questions, each)
     counted = sum(len(text) - start for start, text in texts)
