@@ -22,7 +22,7 @@ from runtime.engine import next_token
 from runtime.manifest import Geometry
 from runtime.metrics import Run
 from runtime.sampling import Sampling
-from runtime.session import Cache, GraphSession
+from runtime.session import Cache, GraphSession, misfits_named
 from runtime.strategy import NOTHING
 from runtime.verify import Outcome
 
@@ -39,21 +39,25 @@ class LaneSession:
         self._idle = Cache(geometry, 1)
         self._caches = [self._idle] * lanes
         self._layers = range(geometry.layers)
-        self._tokens = self._input("tokens", np.zeros(lanes, np.int64))
-        self._input("attention_rows", np.repeat(np.arange(lanes), 2))
+        with misfits_named():
+            self._bind(geometry)
+
+    def _bind(self, geometry: Geometry) -> None:
+        self._tokens = self._input("tokens", np.zeros(self.lanes, np.int64))
+        self._input("attention_rows", np.repeat(np.arange(self.lanes), 2))
         self._input("attention_shape", np.array([1, 2, -1]))
         self._input("attention_keep", np.zeros(1, np.int64))
-        self._input("logits_rows", np.arange(lanes))
+        self._input("logits_rows", np.arange(self.lanes))
         self._lengths = [
             (
                 self._input(f"key_lengths.{lane}", np.ones(1, np.int32)),
                 self._input(f"total_lengths.{lane}", np.full((), 2, np.int32)),
             )
-            for lane in range(lanes)
+            for lane in range(self.lanes)
         ]
-        self._logits = np.empty((lanes, geometry.vocabulary), np.float32)
+        self._logits = np.empty((self.lanes, geometry.vocabulary), np.float32)
         self._output("logits", self._logits)
-        for lane in range(lanes):
+        for lane in range(self.lanes):
             self.seat(lane, None)
 
     def seat(self, lane: int, cache: Cache | None) -> None:
@@ -79,7 +83,8 @@ class LaneSession:
             key_length[0], total_length[...] = cache.length + 1, cache.length + 2
         for lane in set(range(self.lanes)) - set(tokens):
             self._lengths[lane][0][0], self._lengths[lane][1][...] = 1, 2
-        self._session.run_with_iobinding(self._binding)
+        with misfits_named():
+            self._session.run_with_iobinding(self._binding)
         for lane, token in tokens.items():
             self._caches[lane].append(token)
         return self._logits

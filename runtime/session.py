@@ -4,6 +4,8 @@ What it hides: the key and value buffers, the doubling of a lone row around atte
 of a call, and the binding of buffers, which happens once for every shape.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,18 @@ class Cache:
         end = self.length + np.size(tokens)
         self.tokens[self.length : end] = tokens
         self.length = end
+
+
+@contextmanager
+def misfits_named() -> Iterator[None]:
+    """Raise BundleError for what onnxruntime raises when names or shapes are not a graph's own."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise BundleError(
+            f"A graph does not fit its manifest ({reason}); build the bundle again."
+        ) from error
 
 
 class GraphSession:
@@ -122,16 +136,11 @@ class GraphSession:
 
     def _run(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
         """One call of the graph, on `tokens` after what is cached."""
-        try:
+        with misfits_named():
             call = self._call(len(tokens), num_logits)
             call.feed(tokens, self.cache.length)
             with providers.pinned(self._core):
                 self._session.run_with_iobinding(call.binding)
-        except (RuntimeError, ValueError) as error:  # what onnxruntime raises for wrong shapes
-            reason = str(error).strip().partition("\n")[0]
-            raise BundleError(
-                f"A graph does not fit its manifest ({reason}); build the bundle again."
-            ) from error
         self.cache.append(tokens)
         return self._logits[:num_logits]
 

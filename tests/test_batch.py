@@ -1,5 +1,6 @@
 """Sequences that are decoded together are each what they are alone, token for token."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -324,3 +325,16 @@ def test_a_graph_that_cannot_be_read_is_a_bundle_error(
 ) -> None:
     with pytest.raises(BundleError, match="build the bundle again"):
         LaneSession(tmp_path / "absent.onnx", bench("int8").geometry, lanes=8, threads=1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"layers": 3}, {"layers": 1}, {"kv_heads": 4}, {"head_size": 8}, {"vocabulary": 9}]
+)
+def test_a_graph_that_does_not_fit_its_manifest_is_named(
+    tiny_bundle: Path, change: dict[str, int]
+) -> None:
+    manifest = Manifest.load(tiny_bundle)
+    geometry = dataclasses.replace(manifest.target.geometry, **change)
+    path = tiny_bundle / manifest.graph("target", "fp32").lanes[str(LANES)]
+    with pytest.raises(BundleError, match="does not fit its manifest"):
+        LaneSession(path, geometry, lanes=LANES, threads=1).step({0: 1})
