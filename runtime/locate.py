@@ -8,17 +8,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runtime.errors import BuildError, BundleError, UsageError
-from runtime.manifest import FILE_NAME, Manifest
+from runtime.integrity import load_checked
+from runtime.manifest import FILE_NAME
 
 APPLICATION = "mirror-sd"
 GGUF_MAGIC = b"GGUF"
 CHILD_GRACE_S = 5.0
 
 Build = Callable[[Sequence[str]], int]
+Check = Callable[[Path], None]
 
 
 def locate_bundle(
@@ -27,19 +29,26 @@ def locate_bundle(
     cache_dir: Path | None,
     offline: bool,
     progress: Callable[[str], None],
+    verify: bool = False,
     recipes: Path | None = None,
     build: Build | None = None,
 ) -> Path:
-    """The folder of the bundle that `model` names, built on first use into `cache_dir`.
+    """The folder of the bundle that `model` names, checked; built on first use into `cache_dir`.
 
-    A recipe's name wins over a path of the same spelling ("./NAME" means the path). `recipes` is
-    the folder of recipes, by default the package's own; `build` gets the export command's
-    arguments and returns its exit code, by default from a child process.
+    A recipe's name wins over a path of the same spelling ("./NAME" means the path). Every file's
+    sha256 is checked; with `verify` also that of files that are unchanged since the last time.
+    `recipes` is the folder of recipes, by default the package's own; `build` gets the export
+    command's arguments and returns its exit code, by default from a child process.
     Raises UsageError for a name that means nothing, BundleError for a folder or file of the wrong
-    kind and for a recipe that `offline` forbids to build, BuildError when the build fails.
+    kind, for a damaged bundle, and for a recipe that `offline` forbids to build, BuildError when
+    the build fails.
     """
     known = known_recipes(recipes or recipe_folder())
     cache = cache_dir or default_cache_dir(os.environ, sys.platform)
+
+    def check(folder: Path) -> None:
+        load_checked(folder, records=cache / "checked", in_full=verify, progress=progress)
+
     if isinstance(model, str) and model in known:
         key = hashlib.sha256(known[model].read_bytes()).hexdigest()[:12]
         folder = cache.absolute() / "bundles" / f"{model}-{key}"
@@ -50,13 +59,15 @@ def locate_bundle(
         except RuntimeError as error:  # ~name of nobody here
             raise UsageError(f"{model} cannot be found: {error}") from error
         if path.is_dir():
-            return _checked_folder(path)
+            _refuse_other_folders(path)
+            check(path)
+            return path.absolute()
         if not path.is_file():
             raise _nothing_there(str(model), sorted(known))
         _check_gguf(path)
         folder = cache.absolute() / "bundles" / _gguf_key(path)
         source, needs_network = ["gguf", str(path.resolve())], False
-    reason = _unusable(folder)
+    reason = _unusable(folder, check)
     if reason is None:
         return folder
     if offline and needs_network:
@@ -64,7 +75,20 @@ def locate_bundle(
             f"{model} cannot be built offline: {reason} Run once without --offline, "
             "or name a bundle folder or a GGUF file."
         )
-    _build_into(folder, source, reason, str(model), progress, build or run_export)
+    with _cache_errors(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=folder.parent).cleanup()
+    progress(f"{reason} Building it once; this takes a minute or two.")
+    with _cache_errors(folder.parent):
+        # Judged anew: another process may have put a good bundle there since.
+        if folder.exists() and _unusable(folder, check) is not None:
+            _set_aside(folder)
+    code = (build or run_export)([*source, "--out", str(folder)])
+    # Another process may have built the same bundle meanwhile: what counts is that it is there.
+    after = _unusable(folder, check)
+    if after is not None:
+        ended = f"with exit code {code}." if code else f"well, but {after}"
+        raise BuildError(f"{model} could not be built: the export ended {ended}")
     return folder
 
 
@@ -133,33 +157,15 @@ def run_export(arguments: Sequence[str]) -> int:
             raise
 
 
-def _build_into(
-    folder: Path,
-    source: Sequence[str],
-    reason: str,
-    model: str,
-    progress: Callable[[str], None],
-    build: Build,
-) -> None:
-    progress(f"{reason} Building it once; this takes a minute or two.")
+@contextlib.contextmanager
+def _cache_errors(folder: Path) -> Iterator[None]:
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Judged anew: another process may have put a good bundle there since.
-        if folder.exists() and _unusable(folder) is not None:
-            _set_aside(folder)
+        yield
     except OSError as error:
         raise BuildError(
-            f"The cache folder {folder.parent} cannot be written ({error.strerror or error}); "
+            f"The cache folder {folder} cannot be written ({error.strerror or error}); "
             "name another with --cache-dir."
         ) from error
-    code = build([*source, "--out", str(folder)])
-    # Another process may have built the same bundle meanwhile: what counts is that it is there.
-    after = _unusable(folder)
-    if after is None:
-        return
-    if code:
-        raise BuildError(f"{model} could not be built: the export ended with exit code {code}.")
-    raise BuildError(f"{model} could not be built: the export ended well, but {after}")
 
 
 def _set_aside(folder: Path) -> None:
@@ -173,20 +179,20 @@ def _set_aside(folder: Path) -> None:
         folder.rename(Path(trash) / folder.name)
 
 
-def _unusable(folder: Path) -> str | None:
+def _unusable(folder: Path, check: Check) -> str | None:
     """Why the cached bundle cannot be used, as a sentence; None when it can."""
     if not folder.exists():
         return f"There is no bundle in {folder} yet."
     try:
-        Manifest.load(folder)
+        check(folder)
     except BundleError as error:
         return f"The cached bundle in {folder} cannot be used: {error}"
     return None
 
 
-def _checked_folder(path: Path) -> Path:
+def _refuse_other_folders(path: Path) -> None:
     if (path / FILE_NAME).is_file():
-        return path.absolute()
+        return
     hint = "Build a bundle with: python -m export gguf MODEL.gguf --out BUNDLE"
     found = next(iter(sorted(path.glob("*.gguf"))), None)
     if found is not None:

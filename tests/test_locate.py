@@ -9,7 +9,7 @@ import pytest
 
 from runtime.errors import BuildError, BundleError, UsageError
 from runtime.locate import default_cache_dir, known_recipes, locate_bundle, run_export
-from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, Source
+from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, Source, file_sha256
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = "tiny-1m"
@@ -35,7 +35,7 @@ def write_bundle(folder: Path) -> None:
     Manifest(
         name="tiny",
         source=Source(kind="gguf", file="tiny.gguf", sha256="0" * 64, licence="unknown"),
-        files={"tokenizer.json": FileEntry(sha256="0" * 64, bytes=2)},
+        files={"tokenizer.json": FileEntry(file_sha256(work / "tokenizer.json"), 2)},
         target=Role(geometry=geometry, graphs={}, end_tokens=[0]),
     ).save(work)
     try:
@@ -244,10 +244,11 @@ def test_a_bundle_that_appears_before_the_build_is_not_thrown_away(tmp_path: Pat
     assert Manifest.load(found).name == "tiny"
 
 
-def test_a_damaged_cached_bundle_is_built_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b"[]"])
+def test_a_damaged_cached_bundle_is_built_again(tmp_path: Path, content: bytes) -> None:
     build = Builder()
     folder, _ = locate(RECIPE, tmp_path, build)
-    (folder / "tokenizer.json").write_bytes(b"{")
+    (folder / "tokenizer.json").write_bytes(content)
     with pytest.raises(BundleError, match="offline"):
         locate(RECIPE, tmp_path, build, offline=True)
     again, said = locate(RECIPE, tmp_path, build)
@@ -257,10 +258,27 @@ def test_a_damaged_cached_bundle_is_built_again(tmp_path: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_a_damaged_bundle_that_was_named_is_refused(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "bundle")
+    (tmp_path / "bundle" / "tokenizer.json").write_bytes(b"[]")
+    with pytest.raises(BundleError, match=r"tokenizer\.json is damaged"):
+        locate(tmp_path / "bundle", tmp_path, Builder())
+
+
+def test_a_cache_that_cannot_be_written_says_so_and_promises_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BuildError, match="--cache-dir"):
-        locate(RECIPE, tmp_path / "file", Builder())
+    for cache in (tmp_path / "file", Path("/proc")):
+        said: list[str] = []
+        with pytest.raises(BuildError, match=rf"The cache folder {cache}.*--cache-dir"):
+            locate_bundle(
+                RECIPE,
+                cache_dir=cache,
+                offline=False,
+                progress=said.append,
+                recipes=write_recipe(tmp_path / "recipes"),
+                build=Builder(),
+            )
+        assert said == []
 
 
 def test_two_processes_at_once_both_get_the_bundle(tmp_path: Path) -> None:
