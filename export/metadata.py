@@ -20,6 +20,15 @@ class Metadata:
     path: Path
     pairs: Mapping[str, Any]
 
+    @property
+    def architecture(self) -> str:
+        """The name of the model's kind, which starts the keys of its settings."""
+        return self.text("general.architecture")
+
+    def setting(self, name: str) -> str:
+        """The key of one of the model's settings, as in "llama.context_length"."""
+        return f"{self.architecture}.{name}"
+
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
         value = self._get(key, default)

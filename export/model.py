@@ -24,8 +24,15 @@ class Model:
         layers.{i}.gate, layers.{i}.up [intermediate, hidden]
         layers.{i}.down [hidden, intermediate]
 
-    The rows of q and k are in the half-split order of rotary embeddings (x[:d/2], x[d/2:] are the
-    two parts of a pair), not the interleaved order in which a GGUF file stores them.
+    and, in the families that have them,
+
+        layers.{i}.q_bias [heads * head_size]
+        layers.{i}.k_bias, layers.{i}.v_bias [kv_heads * head_size]     all three or none
+        layers.{i}.q_norm, layers.{i}.k_norm [head_size]    RMS norm of each head
+        rope_factors [head_size / 2]     by which each rotary frequency is divided
+
+    The rows of q and k, and their biases, are in the half-split order of rotary embeddings
+    (x[:d/2], x[d/2:] are the two parts of a pair), not interleaved as in some GGUF files.
     """
 
     geometry: Geometry

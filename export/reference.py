@@ -45,13 +45,16 @@ def _attention(
     """Causal attention of one layer within each span of rows, output projection included."""
     geometry = model.geometry
     query, key, value = (
-        (normed @ model.weights[f"{name}.{part}"].T).reshape(-1, count, geometry.head_size)
+        _heads(model, f"{name}.{part}", normed).reshape(-1, count, geometry.head_size)
         for part, count in (
             ("q", geometry.heads),
             ("k", geometry.kv_heads),
             ("v", geometry.kv_heads),
         )
     )
+    if f"{name}.q_norm" in model.weights:
+        query = _norm(query, model.weights[f"{name}.q_norm"], geometry.norm_epsilon)
+        key = _norm(key, model.weights[f"{name}.k_norm"], geometry.norm_epsilon)
     query, key = _turn(query, rotary), _turn(key, rotary)
     scale = np.float32(geometry.head_size**-0.5)
     mixed = np.empty_like(query)
@@ -66,6 +69,12 @@ def _attention(
             mixed[span, head] = scores @ value[span, shared]
     output: Array = mixed.reshape(len(normed), -1) @ model.weights[f"{name}.o"].T
     return output
+
+
+def _heads(model: Model, name: str, normed: Array) -> Array:
+    """The heads of q, k or v side by side, with the bias that the model may have."""
+    rows: Array = normed @ model.weights[name].T
+    return rows + model.weights[f"{name}_bias"] if f"{name}_bias" in model.weights else rows
 
 
 def _norm(hidden: Array, weight: Array, epsilon: float) -> Array:
@@ -87,6 +96,7 @@ def _rotary(model: Model, positions: NDArray[np.int64]) -> tuple[Array, Array]:
     """Cosines and sines of the rotary angles, each [n, 1, head_size / 2] (Su et al. 2021)."""
     half = model.geometry.head_size // 2
     frequencies = model.geometry.rope_base ** (-np.arange(half) / half)
+    frequencies = frequencies / model.weights.get("rope_factors", np.ones(half, np.float32))
     angles = np.outer(positions, frequencies)[:, None, :]
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 

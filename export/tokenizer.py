@@ -1,6 +1,7 @@
 """Rebuilds a tokenizer from the vocabulary, merges and pre-tokenizer that a GGUF file names."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from runtime.template import ChatTemplate
 
 # The numbers that GGUF gives to kinds of tokens; byte tokens and unused ones need no care.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+SPECIAL = (UNKNOWN, CONTROL)
 
 # Names under which chat models end a turn; a file often declares only one of those it was taught.
 END_NAMES = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>")
@@ -23,11 +25,18 @@ SINGLE_DIGITS = ("smollm", "starcoder", "refact", "codeshell")
 GPT_2 = ("gpt-2", "phi-2")
 LLAMA_3 = ("llama-bpe", "llama3", "llama-v3")
 QWEN_2 = ("qwen2", "deepseek-r1-qwen")
+TEKKEN = ("tekken",)
 GPT_2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASED_WORDS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+MAX_PIECE = 512  # letters of a SentencePiece token, all of whose splits are looked at
 SPACE_MARK = "\u2581"
 
 
@@ -35,8 +44,8 @@ def build(metadata: Metadata) -> Tokenizer:
     """The tokenizer of the file: byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
 
     Control tokens become special added tokens, user-defined ones plain added tokens. Raises
-    BuildError for another kind, an unknown pre-tokenizer, or a vocabulary that holds a token
-    twice.
+    BuildError for another kind, an unknown pre-tokenizer, a vocabulary that holds a token twice or
+    an empty one, merges that do not fit it, and texts that would end with a token of their own.
     """
     tokens = metadata.texts("tokenizer.ggml.tokens")
     kinds = metadata.integers("tokenizer.ggml.token_type")
@@ -45,7 +54,15 @@ def build(metadata: Metadata) -> Tokenizer:
             f"{metadata.path} has {len(tokens)} tokens and {len(kinds)} token types; "
             "there must be as many."
         )
+    for name in ("eos", "sep"):
+        if metadata.flag(f"tokenizer.ggml.add_{name}_token", default=False):
+            raise BuildError(
+                f"{metadata.path} sets tokenizer.ggml.add_{name}_token: every prompt would end "
+                "with that token; use a model that answers prompts."
+            )
     vocabulary = {token: place for place, token in enumerate(tokens)}
+    if "" in vocabulary:
+        raise BuildError(f"{metadata.path}: the token {vocabulary['']} of the vocabulary is empty.")
     if len(vocabulary) != len(tokens):
         twice = next(token for place, token in enumerate(tokens) if vocabulary[token] != place)
         raise BuildError(f"{metadata.path}: the vocabulary holds {twice!r} twice.")
@@ -60,11 +77,11 @@ def build(metadata: Metadata) -> Tokenizer:
         )
     if _adds_bos(metadata):
         _put_bos_first(metadata, tokenizer)
-    for place, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
-        if kind in (UNKNOWN, CONTROL):
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind in SPECIAL]
+    plain = [token for token, kind in zip(tokens, kinds, strict=True) if kind == USER_DEFINED]
+    tokenizer.add_special_tokens([AddedToken(it, special=True, normalized=False) for it in special])
+    tokenizer.add_tokens([AddedToken(it, special=False, normalized=False) for it in plain])
+    for place, token in enumerate(tokens):
         if tokenizer.token_to_id(token) != place:
             raise BuildError(f"{metadata.path}: the token {place}, {token!r}, cannot be kept.")
     return tokenizer
@@ -103,7 +120,7 @@ def write(metadata: Metadata, folder: Path, *, generation: dict[str, float]) -> 
             config[f"{short}_token"] = tokens[place]
     config["add_bos_token"] = _adds_bos(metadata)
     config["clean_up_tokenization_spaces"] = False
-    config["model_max_length"] = metadata.integer("llama.context_length")
+    config["model_max_length"] = metadata.integer(metadata.setting("context_length"))
     if "tokenizer.chat_template" in metadata.pairs:
         config["chat_template"] = metadata.text("tokenizer.chat_template")
         ChatTemplate(config["chat_template"], origin="the model file")
@@ -130,10 +147,10 @@ def _special(metadata: Metadata, name: str) -> int | None:
 
 
 def _adds_bos(metadata: Metadata) -> bool:
-    """Whether plain text starts with the bos token; SentencePiece and Llama 3 do by default."""
+    """Whether plain text starts with the bos token, as in some families it does by default."""
     usual = (
         metadata.text("tokenizer.ggml.model") == "llama"
-        or metadata.text("tokenizer.ggml.pre", "") in LLAMA_3
+        or metadata.text("tokenizer.ggml.pre", "") in (*LLAMA_3, *TEKKEN)
     ) and _special(metadata, "bos") is not None
     return metadata.flag("tokenizer.ggml.add_bos_token", default=usual)
 
@@ -145,8 +162,9 @@ def _byte_level(metadata: Metadata, vocabulary: dict[str, int]) -> Tokenizer:
     """
     name = metadata.text("tokenizer.ggml.pre")
     pre_tokenizer = _pre_tokenizer(metadata.path, name)
-    merges = [_split_merge(merge) for merge in metadata.texts("tokenizer.ggml.merges")]
-    tokenizer = _from_merges(metadata, vocabulary, merges, ignore_merges=name in LLAMA_3)
+    merges = _split_merges(metadata)
+    whole_words = name in (*LLAMA_3, *TEKKEN)
+    tokenizer = _from_merges(metadata, vocabulary, merges, ignore_merges=whole_words)
     if name in QWEN_2:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizer
@@ -165,10 +183,12 @@ def _pre_tokenizer(path: Path, name: str) -> Any:
         patterns = [WORDS % r"\p{N}{1,3}"]
     elif name in QWEN_2:
         patterns = [WORDS % r"\p{N}"]
+    elif name in TEKKEN:
+        patterns = [CASED_WORDS]
     elif name == "default":
         patterns = [r"[\p{P}\$\+<=>\^~\|]+", GPT_2_WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"]
     else:
-        known = ", ".join(sorted((*SINGLE_DIGITS, *GPT_2, *LLAMA_3, *QWEN_2, "default")))
+        known = ", ".join(sorted((*SINGLE_DIGITS, *GPT_2, *LLAMA_3, *QWEN_2, *TEKKEN, "default")))
         raise BuildError(
             f"{path} cuts its text by the pre-tokenizer {name!r}, which is unknown; "
             f"known are {known}."
@@ -179,10 +199,18 @@ def _pre_tokenizer(path: Path, name: str) -> Any:
     )
 
 
-def _split_merge(merge: str) -> tuple[str, str]:
-    # A left part is never empty, so that it may itself be a space.
-    middle = merge.find(" ", 1)
-    return merge[:middle], merge[middle + 1 :]
+def _split_merges(metadata: Metadata) -> list[tuple[str, str]]:
+    """Each merge as its two parts; BuildError for one that has not got two."""
+    merges = []
+    for number, merge in enumerate(metadata.texts("tokenizer.ggml.merges")):
+        # A left part is never empty, so that it may itself be a space.
+        middle = merge.find(" ", 1)
+        if middle < 1 or middle + 1 == len(merge):
+            raise BuildError(
+                f"{metadata.path}: the merge {number}, {merge!r}, is not of two parts."
+            )
+        merges.append((merge[:middle], merge[middle + 1 :]))
+    return merges
 
 
 def _sentence_piece(
@@ -225,6 +253,13 @@ def _scored_merges(
         raise BuildError(
             f"{metadata.path} has {len(kinds)} tokens and {len(scores)} scores; "
             "there must be as many."
+        )
+    if any(map(math.isnan, scores)):
+        raise BuildError(f"{metadata.path}: a score of the vocabulary is not a number.")
+    longest = max(map(len, vocabulary))
+    if longest > MAX_PIECE:
+        raise BuildError(
+            f"{metadata.path}: a token has {longest} letters; {MAX_PIECE} are the most."
         )
     pieces = {piece: scores[place] for piece, place in vocabulary.items() if kinds[place] == NORMAL}
     merges = [

@@ -1,6 +1,7 @@
-"""A random two-layer llama GGUF with a byte-level vocabulary, small enough to build in a second."""
+"""Random two-layer GGUF files with a byte-level vocabulary, small enough to build in a second."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def metadata(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The key-value pairs of the file with some changed; a change to None drops its key."""
     tokens = vocabulary()
     pairs: dict[str, Any] = {
+        "general.architecture": "llama",
         "general.name": "Tiny",
         "general.license": "apache-2.0",
         "llama.block_count": LAYERS,
@@ -64,52 +66,126 @@ def metadata(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 def tensors(*, seed: int = 0, tied: bool = False) -> dict[str, NDArray[np.float32]]:
-    """Random float32 weights by GGUF name, matrices [out, in]; large enough for varied text."""
-    noise = np.random.default_rng(seed)
+    """The weights that go with `metadata`, as those of a family."""
+    return Family("llama", tied=tied, head_size=HIDDEN // HEADS).weights(seed=seed)
 
-    def matrix(rows: int, columns: int) -> NDArray[np.float32]:
-        scale = 2.0 / np.sqrt(columns)
-        values = noise.standard_normal((rows, columns)) * scale
-        return np.asarray(values, dtype=np.float32)
 
-    def norm() -> NDArray[np.float32]:
-        return (1.0 + 0.1 * noise.standard_normal(HIDDEN)).astype(np.float32)
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What sets a small model of one architecture apart from the llama of `metadata`."""
 
-    size, kv_size = HIDDEN, KV_HEADS * (HIDDEN // HEADS)
-    weights = {"token_embd.weight": matrix(len(vocabulary()), size), "output_norm.weight": norm()}
-    for layer in range(LAYERS):
-        weights |= {
-            f"blk.{layer}.attn_norm.weight": norm(),
-            f"blk.{layer}.attn_q.weight": matrix(size, size),
-            f"blk.{layer}.attn_k.weight": matrix(kv_size, size),
-            f"blk.{layer}.attn_v.weight": matrix(kv_size, size),
-            f"blk.{layer}.attn_output.weight": matrix(size, size),
-            f"blk.{layer}.ffn_norm.weight": norm(),
-            f"blk.{layer}.ffn_gate.weight": matrix(INTERMEDIATE, size),
-            f"blk.{layer}.ffn_up.weight": matrix(INTERMEDIATE, size),
-            f"blk.{layer}.ffn_down.weight": matrix(size, INTERMEDIATE),
-        }
-    if not tied:
-        weights["output.weight"] = matrix(len(vocabulary()), size)
-    return weights
+    architecture: str
+    tied: bool = False
+    biases: bool = False
+    head_norms: bool = False
+    rope_factors: bool = False
+    hidden: int = HIDDEN
+    intermediate: int = INTERMEDIATE
+    head_size: int = 32  # not hidden / heads
+
+    def pairs(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The key-value pairs of the file; `changes` as in `metadata`, without the architecture."""
+        settings = {
+            "embedding_length": self.hidden,
+            "feed_forward_length": self.intermediate,
+            "attention.key_length": self.head_size,
+            "attention.value_length": self.head_size,
+            "rope.dimension_count": self.head_size,
+        } | dict(changes or {})
+        llama = metadata({f"llama.{name}": value for name, value in settings.items()})
+        pairs = {key.replace("llama.", f"{self.architecture}."): it for key, it in llama.items()}
+        return pairs | {"general.architecture": self.architecture}
+
+    def weights(self, *, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+        """Random float32 weights by GGUF name, matrices [out, in]; enough for varied text."""
+        noise = np.random.default_rng(seed)
+
+        def vector(size: int, middle: float, spread: float) -> NDArray[np.float32]:
+            return (middle + spread * noise.standard_normal(size)).astype(np.float32)
+
+        def matrix(rows: int, columns: int) -> NDArray[np.float32]:
+            return vector(rows * columns, 0, 2.0 / columns**0.5).reshape(rows, columns)
+
+        hidden, query, key = self.hidden, HEADS * self.head_size, KV_HEADS * self.head_size
+        found = {"token_embd.weight": matrix(len(vocabulary()), hidden)}
+        found["output_norm.weight"] = vector(hidden, 1, 0.1)
+        if self.rope_factors:
+            found["rope_freqs.weight"] = np.linspace(1, 8, self.head_size // 2, dtype=np.float32)
+        for name in (f"blk.{layer}" for layer in range(LAYERS)):
+            found |= {
+                f"{name}.attn_norm.weight": vector(hidden, 1, 0.1),
+                f"{name}.attn_q.weight": matrix(query, hidden),
+                f"{name}.attn_k.weight": matrix(key, hidden),
+                f"{name}.attn_v.weight": matrix(key, hidden),
+                f"{name}.attn_output.weight": matrix(hidden, query),
+                f"{name}.ffn_norm.weight": vector(hidden, 1, 0.1),
+                f"{name}.ffn_gate.weight": matrix(self.intermediate, hidden),
+                f"{name}.ffn_up.weight": matrix(self.intermediate, hidden),
+                f"{name}.ffn_down.weight": matrix(hidden, self.intermediate),
+            }
+            if self.biases:
+                for part, size in (("q", query), ("k", key), ("v", key)):
+                    found[f"{name}.attn_{part}.bias"] = vector(size, 0, 0.5)
+            if self.head_norms:
+                for part in "qk":
+                    found[f"{name}.attn_{part}_norm.weight"] = vector(self.head_size, 1, 0.2)
+        if not self.tied:
+            found["output.weight"] = matrix(len(vocabulary()), hidden)
+        return found
+
+
+FAMILIES = {
+    "llama": Family("llama", rope_factors=True),
+    "llama-tied": Family("llama", tied=True),
+    "llama-biases": Family("llama", biases=True, rope_factors=True),
+    "mistral": Family("llama", head_size=8),
+    "mistral3": Family("mistral3"),
+    "qwen2": Family("qwen2", biases=True, tied=True),
+    "qwen3": Family("qwen3", head_norms=True, tied=True),
+    "qwen3-untied": Family("qwen3", head_norms=True, head_size=16),
+}
 
 
 def write_gguf(
     path: Path,
     *,
-    weights: dict[str, NDArray[np.float32]] | None = None,
-    pairs: dict[str, Any] | None = None,
-    architecture: str = "llama",
+    weights: Mapping[str, NDArray[Any]] | None = None,
+    pairs: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
     quantized: bool = False,
 ) -> Path:
     """Write a GGUF file of `weights` and `pairs`; matrices in Q8_0 blocks when `quantized`."""
-    writer = gguf.GGUFWriter(path, architecture)
-    for key, value in (metadata() if pairs is None else pairs).items():
-        _add(writer, key, value)
-    for name, tensor in (tensors() if weights is None else weights).items():
-        if quantized and tensor.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q8_0
+    kind = gguf.GGMLQuantizationType.Q8_0 if quantized else gguf.GGMLQuantizationType.F32
+    return write_blocks(
+        path,
+        weights=tensors() if weights is None else weights,
+        pairs=metadata() if pairs is None else pairs,
+        architecture=architecture,
+        kind=kind,
+    )
+
+
+def write_blocks(
+    path: Path,
+    *,
+    weights: Mapping[str, NDArray[Any]],
+    pairs: Mapping[str, Any],
+    kind: gguf.GGMLQuantizationType,
+    architecture: str | None = None,
+) -> Path:
+    """Write a GGUF file whose matrices of floats are in blocks of one kind.
+
+    Matrices of bytes are taken as blocks that are packed already.
+    """
+    writer = gguf.GGUFWriter(path, architecture or pairs["general.architecture"])
+    for key, value in pairs.items():
+        if key != "general.architecture":
+            _add(writer, key, value)
+    for name, tensor in weights.items():
+        if tensor.ndim == 2 and tensor.dtype == np.float32:
             writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
+        elif tensor.dtype == np.uint8:
+            writer.add_tensor(name, tensor, raw_dtype=kind)
         else:
             writer.add_tensor(name, tensor)
     writer.write_header_to_file()
