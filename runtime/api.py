@@ -1,6 +1,5 @@
 """What applications use: open a session on a bundle, generate, close."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from runtime.models import Models
 from runtime.sampling import Sampling
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.stream import TextStream
+from runtime.strict_json import read_object
 
 PRECISIONS = ("int8", "fp32")
 DRAFTS = ("model", "lookup", "none")
@@ -46,13 +46,15 @@ def open_session(
     draft_device: str = "CPU",
     cache_dir: Path | None = None,
     offline: bool = False,
+    verify: bool = False,
     draft_time_limit_s: float = 5.0,
     progress: Callable[[str], None] | None = None,
 ) -> "Session":
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
 
     strategy: mirror where there is a draft, else autoregressive. context_length: tokens, at most
-    the model's own. threads, draft_threads: by default the cores are shared out.
+    the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
+    also the files that are unchanged since they were last hashed.
     Raises UsageError for settings that do not go together, ProviderError for a device that cannot
     be used, BundleError or BuildError when there is no bundle to be had.
     """
@@ -72,7 +74,9 @@ def open_session(
     def locate(name: str | Path) -> Manifest:
         report = progress or (lambda _line: None)
         return Manifest.load(
-            locate_bundle(name, cache_dir=cache_dir, offline=offline, progress=report)
+            locate_bundle(
+                name, cache_dir=cache_dir, offline=offline, progress=report, verify=verify
+            )
         )
 
     models = Models(
@@ -286,11 +290,11 @@ def _check_strategy(name: str, draft: str) -> None:
 def _default_sampling(folder: Path) -> Sampling:
     """The bundle's own generation settings; temperature 0 where it has none."""
     path = folder / "generation_config.json"
+    if not path.exists():
+        return Sampling()
+    settings = read_object(path)
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
         known = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         return Sampling(**{key: settings[key] for key in known if settings.get(key) is not None})
-    except FileNotFoundError:
-        return Sampling()
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise BundleError(f"{path} cannot be used: {error}; build the bundle again.") from error

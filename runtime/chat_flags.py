@@ -102,6 +102,11 @@ def add_models(group: argparse._ArgumentGroup) -> None:
         "--cache-dir", type=Path, metavar="FOLDER", help="where built bundles and history are kept"
     )
     group.add_argument("--offline", action="store_true", help="never download; say what is missing")
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="hash every file of the bundle, also those unchanged since the last time",
+    )
 
 
 def _add_draft(group: argparse._ArgumentGroup) -> None:

@@ -24,6 +24,7 @@ OPEN_SETTINGS = (
     "draft_device",
     "cache_dir",
     "offline",
+    "verify",
 )
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
@@ -58,6 +59,7 @@ class Options:
     draft_device: str
     cache_dir: Path | None
     offline: bool
+    verify: bool
     stats: bool
     json: bool
 

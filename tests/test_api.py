@@ -1,5 +1,3 @@
-import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +11,7 @@ from numpy.typing import NDArray
 
 from export.__main__ import main as export_main
 from runtime import Sampling, Session, open_session
-from runtime.errors import BundleError, ContextError, ProviderError, UsageError
-from runtime.manifest import file_sha256
+from runtime.errors import ContextError, ProviderError, UsageError
 from runtime.session import GraphSession
 from tests import tiny
 
@@ -255,33 +252,6 @@ def test_a_draft_that_differs_in_padding_only_is_accepted(opened: Opened, tmp_pa
         list(answer)
         assert answer.metrics.to_dict()["draft_error"] is None
         assert answer.metrics.draft_tokens_accepted > 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"temperature": 0.5, "top_k": 9, "top_p": None}, Sampling(temperature=0.5, top_k=9)),
-        ({"temperature": "warm"}, None),
-        ({"temperature": -1}, None),
-        ([], None),
-    ],
-)
-def test_generation_settings_come_from_the_bundle(
-    tiny_bundle: Path, tmp_path: Path, settings: object, expected: Sampling | None
-) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(tiny_bundle, folder)
-    file = folder / "generation_config.json"
-    file.write_text(json.dumps(settings), encoding="utf-8")
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    manifest["files"][file.name] = {"sha256": file_sha256(file), "bytes": file.stat().st_size}
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    if expected is None:
-        with pytest.raises(BundleError, match="generation_config"):
-            open_session(folder, cache_dir=tmp_path, draft="none")
-    else:
-        with open_session(folder, cache_dir=tmp_path, draft="none") as session:
-            assert session.default_sampling == expected
 
 
 def test_a_closed_session_says_so(opened: Opened) -> None:

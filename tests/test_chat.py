@@ -122,7 +122,7 @@ def test_stats_print_settings_and_metrics_on_stderr() -> None:
 def test_every_setting_reaches_open_session() -> None:
     session = FakeSession()
     flags = "-m m -md d --precision fp32 --strategy speculative --num-draft-tokens 8"
-    flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c"
+    flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c --verify"
     assert chat(session, "--prompt", "Hi", *flags.split())[0] == 0
     assert session.opened is not None
     model, settings = session.opened
@@ -142,6 +142,7 @@ def test_every_setting_reaches_open_session() -> None:
         "draft_device": "CPU",
         "cache_dir": Path("c"),
         "offline": True,
+        "verify": True,
     }
 
 
