@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,11 @@ def open_session(
     if not 1 <= num_draft_tokens <= MOST_DRAFT_TOKENS:
         raise UsageError(
             f"num_draft_tokens is {num_draft_tokens}; it must be 1 to {MOST_DRAFT_TOKENS}."
+        )
+    if not 0 < draft_time_limit_s <= TIMEOUT_MAX:
+        raise UsageError(
+            f"draft_time_limit_s is {draft_time_limit_s}; it must be a number of seconds above 0 "
+            f"and at most {TIMEOUT_MAX:g}."
         )
     if draft_model is not None and draft != "model":
         raise UsageError(f"A draft model was named, but the draft is {draft!r}: leave one out.")

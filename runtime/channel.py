@@ -52,12 +52,15 @@ class TokenChannel:
         self._received = 0
         self._failure: BaseException | None = None
 
-    def send(self, message: Message, *, timeout_s: float) -> None:
-        """Put a message in the ring; raises DraftError when no slot gets free in `timeout_s`."""
+    def send(self, message: Message, *, timeout_s: float) -> bool:
+        """Put a message in the ring; False when no slot gets free in `timeout_s`.
+
+        Raises DraftError for a message that no slot can hold.
+        """
         if len(message.tokens) > self.widest:
             raise DraftError(f"A message of {len(message.tokens)} tokens; {self.widest} fit.")
         if not self._free.acquire(timeout=timeout_s):
-            raise DraftError(f"The channel stayed full for {timeout_s:g} s.")
+            return False
         slot = self._ring[self._sent % len(self._ring)]
         slot[:_HEADER] = (
             message.kind,
@@ -69,6 +72,7 @@ class TokenChannel:
         slot[_HEADER : _HEADER + len(message.tokens)] = message.tokens
         self._sent += 1
         self._filled.release()
+        return True
 
     def receive(self, *, timeout_s: float) -> Message | None:
         """Take the oldest message; None when none comes in `timeout_s` (0: do not wait).
@@ -79,6 +83,8 @@ class TokenChannel:
             return None
         if self._received == self._sent:
             self._filled.release()  # the failure stands for everyone who asks again
+            if isinstance(self._failure, DraftError):
+                raise DraftError(str(self._failure)) from self._failure
             raise DraftError(f"The draft failed: {describe(self._failure)}") from self._failure
         slot = self._ring[self._received % len(self._ring)]
         kind, number, node, final_token, count = (int(value) for value in slot[:_HEADER])

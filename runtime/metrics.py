@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from runtime.draft_loop import DraftWork
 from runtime.verify import Outcome, Proposal
-from runtime.worker import DraftWork
 
 Run = tuple[float, float]  # start and end, perf_counter seconds
 

@@ -1,6 +1,8 @@
 """What a session has loaded: target, draft and lanes, each when it is first needed."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from runtime import providers
@@ -74,7 +76,7 @@ class Models:
             self.target = self._load_target(self.target.cache)
         if strategy != "autoregressive" and self.worker is None:
             self.worker = DraftWorker(
-                self._make_drafter(),
+                self._drafter(),
                 context=self.context,
                 vocabulary=self.target.vocabulary,
                 time_limit_s=self._draft_time_limit_s,
@@ -123,15 +125,20 @@ class Models:
             cache=cache,
         )
 
-    def _make_drafter(self) -> Drafter:
+    def _drafter(self) -> Callable[[], Drafter]:
+        """What loads the draft, as often as it must; a thread may keep it longer than this object.
+
+        So it refers to nothing of this object, which then ends when nobody else needs it.
+        """
         if self.draft == "lookup":
-            return LookupDrafter()
-        manifest = self.draft_manifest
+            return LookupDrafter
+        manifest, vocabulary = self.draft_manifest, self.text.vocabulary
         role = manifest.draft or manifest.target
         cheapest = min(
             role.graphs.values(), key=lambda graph: CHEAPEST_FIRST.index(graph.precision)
         )
-        session = GraphSession(
+        load = partial(
+            GraphSession,
             manifest.folder / cheapest.file,
             role.geometry,
             threads=self.layout.draft_threads,
@@ -139,7 +146,7 @@ class Models:
             context=self.context,
             share_cpu=True,
         )
-        return ModelDrafter(session, vocabulary=self.text.vocabulary)
+        return lambda: ModelDrafter(load(), vocabulary=vocabulary)
 
 
 def _context(manifest: Manifest, asked: int | None) -> int:

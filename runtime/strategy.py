@@ -71,9 +71,9 @@ class Speculative:
         metrics.draft = self._worker.work
 
     def propose(self, room: int) -> Proposal:
-        """Wait for the draft, except while it still reads a long prompt."""
+        """Wait for the draft, except while there is none or it still reads a long text."""
         count = min(self._num_draft_tokens, room)
-        if count < 1 or self._worker.error is not None or self._worker.reading():
+        if count < 1 or not self._worker.ready():
             return NOTHING
         with self._metrics.waiting():
             return self._worker.propose(count)
@@ -110,7 +110,7 @@ class Mirror(Speculative):
 
     def verifying(self, proposal: Proposal) -> None:
         """Have the draft guess how the round will end."""
-        self._looking = self._worker.error is None and not self._worker.reading()
+        self._looking = self._worker.ready()
         if self._looking:
             self._worker.look_ahead(proposal, self._num_draft_tokens)
 

@@ -107,9 +107,9 @@ class Pair:
         size = geometry.vocabulary
         self._workers = {
             "model": DraftWorker(
-                ModelDrafter(draft, vocabulary=size), context=CONTEXT, vocabulary=size
+                lambda: ModelDrafter(draft, vocabulary=size), context=CONTEXT, vocabulary=size
             ),
-            "lookup": DraftWorker(LookupDrafter(), context=CONTEXT, vocabulary=size),
+            "lookup": DraftWorker(LookupDrafter, context=CONTEXT, vocabulary=size),
         }
         self._ends = frozenset(manifest.target.end_tokens)
 

@@ -1,4 +1,4 @@
-"""A drafter that counts, and that a test can hold before every piece of work."""
+"""Drafters that count, and that a test can hold or make fail before every piece of work."""
 
 from collections.abc import Callable, Iterator
 
@@ -41,3 +41,24 @@ class Counter:
             token = int(context[-1]) + 1
             yield Guess(token, (token + 10,))
             context = np.append(context, token)
+
+
+class Ill(Counter):
+    """A drafter whose every guess is what `fault` gives."""
+
+    def __init__(self, fault: Callable[[], object]) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
+        while True:
+            yield self._fault()  # type: ignore[misc]
+
+
+def raising(error: BaseException) -> Callable[..., object]:
+    """What raises `error` when it is called."""
+
+    def fault(*_given: object) -> object:
+        raise error
+
+    return fault

@@ -1,5 +1,6 @@
 """Models that are tables of logits, drafters that are right, wrong or worse, and a run of both."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from runtime.engine import decode
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling, choose
 from runtime.strategy import Strategy
-from runtime.worker import DraftWorker
+from runtime.worker import DraftWorker, _Draft
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
@@ -131,13 +132,28 @@ class Faulty:
             yield given
 
 
+def once(drafter: Drafter) -> Callable[[], Drafter]:
+    """A way to load a draft that gives `drafter` the first time and then fails."""
+    return [drafter].pop
+
+
 @contextmanager
 def working(
-    drafter: Drafter, target: TableTarget, *, time_limit_s: float = 5.0, hang: Event | None = None
+    drafter: Drafter | Callable[[], Drafter],
+    target: TableTarget,
+    *,
+    time_limit_s: float = 5.0,
+    hang: Event | None = None,
 ) -> Iterator[DraftWorker]:
-    """A worker on `drafter`, ended afterwards; `hang` is set first, to free what waits for it."""
+    """A worker on `drafter`, which has no successor, or on what makes each; ended afterwards.
+
+    `hang` is set first, to free what waits for it.
+    """
     worker = DraftWorker(
-        drafter, context=target.context, vocabulary=target.vocabulary, time_limit_s=time_limit_s
+        drafter if callable(drafter) else once(drafter),
+        context=target.context,
+        vocabulary=target.vocabulary,
+        time_limit_s=time_limit_s,
     )
     try:
         yield worker
@@ -148,14 +164,14 @@ def working(
 
 
 class Abreast:
-    """Called, it waits until the worker's thread has done all that it was told."""
+    """Called, it waits until the worker's first draft has done all that it was told."""
 
     def __init__(self, worker: DraftWorker) -> None:
-        self._inbox = worker._inbox
-        self._receive = worker._inbox.receive
+        self._inbox = current(worker).inbox
+        self._receive = self._inbox.receive
         self._done = 0
         self._changed = Condition()
-        worker._inbox.receive = self._note_and_receive  # type: ignore[method-assign]
+        self._inbox.receive = self._note_and_receive  # type: ignore[method-assign]
 
     def __call__(self) -> None:
         with self._changed:
@@ -167,6 +183,22 @@ class Abreast:
             self._done = self._inbox._received
             self._changed.notify()
         return self._receive(timeout_s=timeout_s)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    for _ in range(5000):
+        if holds():
+            return
+        time.sleep(0.001)
+    raise AssertionError("it did not happen within 5 s")
+
+
+def current(worker: DraftWorker) -> _Draft:
+    """The draft that the worker uses now."""
+    draft = worker._drafts.current
+    assert draft is not None
+    return draft
 
 
 @dataclass(frozen=True, slots=True)

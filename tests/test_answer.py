@@ -65,7 +65,9 @@ def strategy_for(
         if kind == "autoregressive":
             return Autoregressive()
         worker = DraftWorker(
-            TableDrafter(target, right), context=target.context, vocabulary=target.vocabulary
+            lambda: TableDrafter(target, right),
+            context=target.context,
+            vocabulary=target.vocabulary,
         )
         opened.append(worker)
         chosen = Mirror if kind == "mirror" else Speculative

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from runtime import metrics as module
+from runtime.draft_loop import DraftWork
 from runtime.metrics import Metrics, Run, _overlap, percentiles_ms
 from runtime.verify import Outcome, Proposal
-from runtime.worker import DraftWork
 from tests.table import add_up, new_metrics
 
 CHAIN = Proposal.chain

@@ -159,7 +159,7 @@ def test_the_answer_does_not_wait_for_a_draft_that_reads_a_long_prompt(
         def read_in_the_fourth_run() -> None:
             if len(target.proposals) == 4:
                 drafter.may.set()
-                while worker.reading():
+                while not worker.ready():
                     abreast()
 
         target.meanwhile = read_in_the_fourth_run
@@ -183,7 +183,7 @@ def test_once_dropped_the_draft_is_neither_asked_nor_counted(kind: type[Speculat
     drafter = Faulty(TableDrafter(target, wrong), fail, after=2)
     with working(drafter, target) as worker, asked(worker) as counts:
         written = write(target, kind(worker, num_draft_tokens=2), max_new_tokens=6)
-        assert worker.error == "The draft failed: ValueError: gone"
+        assert worker.errors[0] == "The draft failed: ValueError: gone"
     assert written.tokens == (1, 2, 3, 4, 5, 6)
     assert target.proposals == [(), (3, 5), (), (), (), ()]
     assert len(counts) <= 2

@@ -1,0 +1,201 @@
+"""The draft's thread: it reads what is committed, proposes, and looks ahead, message by message.
+
+It owns the drafter from its loading to its end. A text is read a chunk at a time, so that a new
+message never waits for more than one pass. What a drafter gives is checked here, where it enters.
+"""
+
+import operator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runtime.channel import Kind, Message, TokenChannel
+from runtime.drafter import Drafter, Guess
+from runtime.errors import DraftError
+from runtime.sampling import Sampling
+
+IDLE_S = 3600.0  # how long an idle thread sleeps before it looks again
+SEND_S = 0.5  # how long it waits for a full channel before it looks whether it is abandoned
+
+
+@dataclass(slots=True)
+class DraftWork:
+    """What the draft did in one generation: passes, and when they ran (perf_counter seconds)."""
+
+    runs: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def passes(self) -> int:
+        """How many passes it made."""
+        return len(self.runs)
+
+
+class DraftLoop:
+    """The thread's end: owns the drafter, the committed tokens, and what was guessed last.
+
+    The caller's end reads `loaded`, `texts_read` and `busy_since` (perf_counter seconds; None
+    between loading and chunks), writes `work` and `sampling`, and sets `abandoned` to end it.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Drafter],
+        inbox: TokenChannel,
+        outbox: TokenChannel,
+        *,
+        context: int,
+        vocabulary: int,
+    ) -> None:
+        """Draft with what `make` gives texts of up to `context` tokens, ids below `vocabulary`."""
+        self.work = DraftWork()
+        self.sampling = Sampling()
+        self.loaded = False
+        self.texts_read = 0
+        self.busy_since: float | None = None
+        self.abandoned = False
+        self._make = make
+        self._inbox, self._outbox = inbox, outbox
+        self._vocabulary = vocabulary
+        self._committed = np.empty(context + 1, np.int64)
+        self._length = 0
+        self._texts = 0
+        self._prompt_length = 0
+        self._chunks = 0
+        self._guesses: dict[tuple[int, ...], list[Guess]] = {}
+
+    def load(self) -> str:
+        """Make the drafter, whatever that raises, and return its source."""
+        self.busy_since = time.perf_counter()
+        self._drafter = self._make()
+        self.busy_since, self.loaded = None, True
+        return self._drafter.source
+
+    def run(self) -> None:
+        """Answer messages until told to stop; a failure of any kind travels to the caller."""
+        try:
+            if not self.loaded:
+                self.load()
+            while (message := self._next()) is not None:
+                self._answer(message)
+        except BaseException as error:  # noqa: BLE001  # the last words, whatever ended the thread
+            self._outbox.fail(error)
+
+    def _next(self) -> Message | None:
+        """The next message; while there is none, the text is read. None to stop."""
+        while not self.abandoned:
+            # A prompt that is not all there would cut the draft's cache down to what is.
+            reads = self.texts_read != self._texts and self._length >= self._prompt_length
+            message = self._inbox.receive(timeout_s=0.0 if reads else IDLE_S)
+            if message is not None:
+                return None if message.kind is Kind.STOP else message
+            if reads:
+                self._read_on()
+        return None
+
+    def _answer(self, message: Message) -> None:
+        if message.kind is Kind.BEGIN:
+            self._length, self._prompt_length, self._chunks = 0, message.node, 0
+            self._texts += 1
+        elif message.kind is Kind.COMMIT:
+            self._commit(message.tokens)
+        elif message.kind is Kind.DRAFT:
+            tokens = self._propose(message.node)
+            self._tell(Message(Kind.PROPOSAL, message.round, tokens=tokens))
+        elif message.kind is Kind.LOOK_AHEAD:
+            self._look_ahead(message.round, message.tokens, message.node)
+
+    def _commit(self, tokens: tuple[int, ...]) -> None:
+        end = self._length + len(tokens)
+        self._committed[self._length : end] = tokens
+        self._length = end
+
+    def _read_on(self) -> None:
+        """One chunk of committed text through the draft."""
+        self._chunks += 1
+        if self._chunks > self._length + 1:
+            raise DraftError(f"The draft never ends to read a text of {self._length} tokens.")
+        started = self.busy_since = time.perf_counter()
+        if self._drafter.catch_up(self._committed[: self._length]):
+            self.texts_read = self._texts
+        self.busy_since = None
+        self._ran(started)
+
+    def _propose(self, count: int) -> tuple[int, ...]:
+        guesses = list(self._draft((), count))
+        tokens = tuple(guess.token for guess in guesses)
+        self._guesses = {tokens: guesses}
+        return tokens
+
+    def _look_ahead(self, number: int, proposal: tuple[int, ...], count: int) -> None:
+        """Draft for each guessed outcome, publishing every token, until the round is over."""
+        known = self._guesses.get(proposal, [])
+        self._guesses = {}
+        for node, tail, guessed in self._hypotheses(proposal, known):
+            wanted = count if guessed else count + 1
+            final, rollout = guessed, []  # type: Guess | None, list[Guess]
+            for guess in self._draft(tail, wanted):
+                if final is None:
+                    final = guess
+                else:
+                    rollout.append(guess)
+                    tokens = tuple(item.token for item in rollout)
+                    self._guesses[tokens] = list(rollout)
+                    self._tell(Message(Kind.ROLLOUT, number, node, final.token, tokens))
+                if self._inbox.pending:
+                    return
+
+    def _hypotheses(
+        self, proposal: tuple[int, ...], known: list[Guess]
+    ) -> Iterator[tuple[int, tuple[int, ...], Guess | None]]:
+        """Guessed outcomes, likeliest first: last accepted node, what to draft after, final token.
+
+        First that all is accepted, with the draft's next word as the final token; then that the
+        first, second, … place holds the draft's runner-up there.
+        """
+        yield len(proposal) - 1, proposal, None
+        for place, guess in enumerate(known):
+            for token in guess.runner_ups:
+                yield place - 1, (*proposal[:place], token), Guess(token)
+
+    def _draft(self, tail: tuple[int, ...], count: int) -> Iterator[Guess]:
+        """At most `count` guesses after the committed text and `tail`, each pass timed."""
+        context = np.append(self._committed[: self._length], np.array(tail, np.int64))
+        count = max(0, min(count, len(self._committed) - len(context)))
+        guesses = self._drafter.draft(context, count, self.sampling)
+        for _ in range(count):
+            if self.abandoned:
+                return
+            started = time.perf_counter()
+            guess = next(guesses, None)
+            if guess is None:
+                return
+            self._ran(started)
+            yield _checked(guess, self._vocabulary)
+
+    def _ran(self, started: float) -> None:
+        self.work.runs.append((started, time.perf_counter()))
+
+    def _tell(self, message: Message) -> None:
+        """Send, however long nobody reads, until nobody is there who could."""
+        while not self.abandoned and not self._outbox.send(message, timeout_s=SEND_S):
+            pass
+
+
+def _checked(guess: object, vocabulary: int) -> Guess:
+    """The guess in plain integers; raises DraftError for ids that are none, or none of these."""
+    if not isinstance(guess, Guess):
+        raise DraftError(f"The draft gave a {type(guess).__name__} where a guess was due.")
+    ids = []
+    for token in (guess.token, *guess.runner_ups):
+        try:
+            ids.append(operator.index(token))
+        except TypeError:
+            what = type(token).__name__
+            raise DraftError(f"The draft proposed a {what} where a token was due.") from None
+        if not 0 <= ids[-1] < vocabulary:
+            raise DraftError(
+                f"The draft proposed the token {token}, outside the vocabulary of {vocabulary}."
+            )
+    return Guess(ids[0], tuple(ids[1:]))
