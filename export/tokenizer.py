@@ -288,6 +288,9 @@ def _put_bos_first(metadata: Metadata, tokenizer: Tokenizer) -> None:
     if place is None:
         raise BuildError(f"{metadata.path} adds a bos token to every text but names none.")
     token = metadata.texts("tokenizer.ggml.tokens")[place]
+    # By a name of our own: the template's syntax would read some tokens as its own.
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{token}:0 $A:0", pair=f"{token}:0 $A:0 $B:0", special_tokens=[(token, place)]
+        single="bos $A",
+        pair="bos $A $B",
+        special_tokens=[{"id": "bos", "ids": [place], "tokens": [token]}],
     )

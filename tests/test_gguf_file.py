@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from export import gguf_file
 from runtime.errors import BuildError
 from runtime.manifest import Geometry
-from tests import tiny
+from tests import blocks, tiny
 
 
 def test_half_split_rows_of_two_heads() -> None:
@@ -228,6 +229,35 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 def test_other_architectures_are_refused(tmp_path: Path) -> None:
     path = tiny.write_gguf(tmp_path / "gemma.gguf", architecture="gemma")
     with pytest.raises(BuildError, match="architecture 'gemma'"):
+        gguf_file.read(path)
+
+
+@pytest.mark.parametrize("kind", gguf_file.BLOCK_TYPES)
+def test_every_block_type_is_decoded(tmp_path: Path, kind: str) -> None:
+    """Each number equals that of a plain decoder, up to float32's rounding."""
+    assert set(blocks.LAYOUTS) == set(gguf_file.BLOCK_TYPES)
+    family = tiny.Family("llama", hidden=256, intermediate=8, head_size=64)
+    rows = blocks.random_rows(kind, 8, 256, seed=4)
+    stored = family.weights() | {"blk.1.ffn_up.weight": rows}
+    path = tmp_path / "blocks.gguf"
+    tiny.write_gguf(path, weights=stored, pairs=family.pairs(), kind=kind)
+    found = gguf_file.read(path).model.weights["layers.1.up"]
+    wanted = blocks.decode(kind, rows)
+    assert found.shape == wanted.shape == (8, 256)
+    assert 0.03 < wanted.std() < 0.3
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q8_K", "IQ4_NL", "TQ1_0", "F64"])
+def test_other_block_types_are_refused_by_name(tmp_path: Path, kind: str) -> None:
+    family = tiny.Family("llama", hidden=256, intermediate=8, head_size=64)
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    stored = family.weights() | {
+        "blk.1.ffn_up.weight": np.zeros((8, 256 // block * size), np.uint8)
+    }
+    path = tmp_path / "blocks.gguf"
+    tiny.write_gguf(path, weights=stored, pairs=family.pairs(), kind=kind)
+    with pytest.raises(BuildError, match=rf"blk\.1\.ffn_up\.weight has the block type {kind}"):
         gguf_file.read(path)
 
 

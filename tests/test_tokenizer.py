@@ -50,6 +50,7 @@ def merged(name: str) -> int:
         ("gpt-2", "in  a", ["in", "Ġ", "Ġa"]),
         ("llama-bpe", "1212", ["12", "1", "2"]),
         ("qwen2", "12", ["1", "2"]),
+        ("tekken", "12", ["1", "2"]),
         ("default", "1212", ["12", "1", "2"]),
     ],
 )
@@ -66,10 +67,30 @@ def test_bytes_and_merges_keep_their_ids() -> None:
 
 
 @pytest.mark.parametrize("text", [text for text in HARD_TEXTS if "<|" not in text])
-@pytest.mark.parametrize("pre", ["smollm", "gpt-2", "llama-bpe", "default"])
+@pytest.mark.parametrize("pre", ["smollm", "gpt-2", "llama-bpe", "tekken", "default"])
 def test_decode_gives_the_text_back(pre: str, text: str) -> None:
     found = build({"tokenizer.ggml.pre": pre})
     assert found.decode(found.encode(text).ids) == text
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("tekken", ["Two", "Words", " ÉTÉété", " d", "'art", "/\n/", "2", "5"]),
+        ("llama-bpe", ["TwoWords", " ÉTÉété", " d", "'art", "/\n", "/", "25"]),
+        ("qwen2", ["TwoWords", " ÉTÉété", " d", "'art", "/\n", "/", "2", "5"]),
+    ],
+)
+def test_how_families_cut_a_text(pre: str, pieces: list[str]) -> None:
+    text = "TwoWords ÉTÉété d'art/\n/25"
+    cuts = build({"tokenizer.ggml.pre": pre}).pre_tokenizer.pre_tokenize_str(text)
+    assert [text[start:end] for _, (start, end) in cuts] == pieces
+
+
+def test_qwen_reads_composed_letters() -> None:
+    found = build({"tokenizer.ggml.pre": "qwen2"})
+    assert found.encode("e\u0301").ids == spell("é")
+    assert build({"tokenizer.ggml.pre": "tekken"}).encode("e\u0301").ids == spell("e\u0301")
 
 
 def test_control_tokens_are_special_and_can_be_typed() -> None:
@@ -102,7 +123,7 @@ def test_bos_comes_first_where_the_model_wants_it(changes: dict[str, Any], ids: 
 
 
 def test_files_that_are_written(tmp_path: Path) -> None:
-    metadata = Metadata(Path("tiny.gguf"), tiny.metadata())
+    metadata = Metadata(Path("tiny.gguf"), tiny.FAMILIES["qwen2"].pairs({"context_length": 99}))
     tokenizer.write(metadata, tmp_path, generation={"temperature": 0.2})
     assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(
         "<|im_start|>x the"
@@ -115,6 +136,7 @@ def test_files_that_are_written(tmp_path: Path) -> None:
     assert config["chat_template"] == tiny.CHAT_TEMPLATE
     assert (config["bos_token"], config["eos_token"]) == ("<|im_start|>", "<|im_end|>")
     assert "pad_token" not in config
+    assert config["model_max_length"] == 99
     generation = json.loads((tmp_path / "generation_config.json").read_text(encoding="utf-8"))
     assert generation == {"eos_token_id": [0, 2], "temperature": 0.2}
 
@@ -126,6 +148,18 @@ def test_files_that_are_written(tmp_path: Path) -> None:
         ({"tokenizer.ggml.pre": None}, "has no tokenizer.ggml.pre"),
         ({"tokenizer.ggml.model": "t5"}, "kind 't5'"),
         ({"tokenizer.ggml.merges": ["q z", "qz q"]}, "merges do not fit"),
+        ({"tokenizer.ggml.merges": ["h e", "the the the"]}, "merges do not fit"),
+        ({"tokenizer.ggml.merges": ["h e", "a"]}, "the merge 1, 'a', is not of two parts"),
+        ({"tokenizer.ggml.merges": ["a "]}, "the merge 0, 'a ', is not of two parts"),
+        ({"tokenizer.ggml.merges": [" a"]}, "the merge 0, ' a', is not of two parts"),
+        ({"tokenizer.ggml.merges": [""]}, "the merge 0, '', is not of two parts"),
+        ({"tokenizer.ggml.merges": 3}, "merges is 3 where a list of str"),
+        ({"tokenizer.ggml.add_eos_token": True}, "add_eos_token: every prompt would end"),
+        ({"tokenizer.ggml.add_sep_token": True}, "add_sep_token: every prompt would end"),
+        (
+            {"tokenizer.ggml.tokens": ["a", "b", ""], "tokenizer.ggml.token_type": [1] * 3},
+            "the token 2 of the vocabulary is empty",
+        ),
         (
             {"tokenizer.ggml.tokens": ["a", "b", "a"], "tokenizer.ggml.token_type": [1] * 3},
             "'a' twice",
@@ -192,6 +226,7 @@ def test_sentence_pieces_give_the_text_back(text: str, *, prefix: bool) -> None:
     ("changes", "message"),
     [
         ({"tokenizer.ggml.scores": [0.0]}, "1 scores"),
+        ({"tokenizer.ggml.scores": [float("nan")] * 270}, "a score .* is not a number"),
         ({"tokenizer.ggml.remove_extra_whitespaces": True}, "remove_extra_whitespaces"),
         (
             {
@@ -206,6 +241,26 @@ def test_sentence_pieces_give_the_text_back(text: str, *, prefix: bool) -> None:
 def test_sentence_pieces_that_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BuildError, match=message):
         sentence_pieces(changes)
+
+
+def test_a_piece_of_ten_thousand_letters_is_refused() -> None:
+    """All splits of a piece are tried: their number grows with its square."""
+    tokens = ["<unk>", "<s>", "</s>", *map("<0x{:02X}>".format, range(256))]
+    changes = {
+        "tokenizer.ggml.tokens": [*tokens, "a" * 10_000],
+        "tokenizer.ggml.token_type": [1] * 260,
+        "tokenizer.ggml.scores": [0.0] * 260,
+    }
+    with pytest.raises(BuildError, match="a token has 10000 letters; 512 are the most"):
+        sentence_pieces(changes)
+
+
+@pytest.mark.parametrize("token", ["$A", "a:b", "$0", ":0", "<s> $A", "bos"])
+def test_a_bos_token_of_odd_letters_comes_first(token: str) -> None:
+    tokens = tiny.vocabulary()
+    tokens[1] = token
+    changes = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.add_bos_token": True}
+    assert build(changes).encode("x").ids == [1, *spell("x")]
 
 
 # These ids are printed by other programs that run the model with the tokenizer it was trained

@@ -146,6 +146,17 @@ FAMILIES = {
 }
 
 
+def packed(weights: Mapping[str, NDArray[np.float32]], kind: str) -> dict[str, NDArray[Any]]:
+    """The weights with every matrix in blocks of one kind, [rows, bytes] uint8."""
+    block_type = gguf.GGMLQuantizationType[kind]
+    return {
+        name: gguf.quants.quantize(tensor, block_type).view(np.uint8)
+        if tensor.ndim == 2
+        else tensor
+        for name, tensor in weights.items()
+    }
+
+
 def write_gguf(
     path: Path,
     *,
@@ -153,41 +164,21 @@ def write_gguf(
     pairs: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     quantized: bool = False,
+    kind: str = "Q8_0",
 ) -> Path:
-    """Write a GGUF file of `weights` and `pairs`; matrices in Q8_0 blocks when `quantized`."""
-    kind = gguf.GGMLQuantizationType.Q8_0 if quantized else gguf.GGMLQuantizationType.F32
-    return write_blocks(
-        path,
-        weights=tensors() if weights is None else weights,
-        pairs=metadata() if pairs is None else pairs,
-        architecture=architecture,
-        kind=kind,
-    )
+    """Write a GGUF file of `weights` and `pairs`; matrices in Q8_0 blocks when `quantized`.
 
-
-def write_blocks(
-    path: Path,
-    *,
-    weights: Mapping[str, NDArray[Any]],
-    pairs: Mapping[str, Any],
-    kind: gguf.GGMLQuantizationType,
-    architecture: str | None = None,
-) -> Path:
-    """Write a GGUF file whose matrices of floats are in blocks of one kind.
-
-    Matrices of bytes are taken as blocks that are packed already.
+    Matrices of uint8, [rows, bytes], are blocks of the type `kind` already.
     """
+    weights = tensors() if weights is None else weights
+    pairs = metadata() if pairs is None else pairs
     writer = gguf.GGUFWriter(path, architecture or pairs["general.architecture"])
     for key, value in pairs.items():
         if key != "general.architecture":
             _add(writer, key, value)
-    for name, tensor in weights.items():
-        if tensor.ndim == 2 and tensor.dtype == np.float32:
-            writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
-        elif tensor.dtype == np.uint8:
-            writer.add_tensor(name, tensor, raw_dtype=kind)
-        else:
-            writer.add_tensor(name, tensor)
+    for name, tensor in (packed(weights, kind) if quantized else weights).items():
+        blocks = gguf.GGMLQuantizationType[kind] if tensor.dtype == np.uint8 else None
+        writer.add_tensor(name, tensor, raw_dtype=blocks)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
