@@ -1,7 +1,7 @@
 """How a precision multiplies: the embedding, the projections of a layer, and the head.
 
-Rows come and go as [n, 1, width] float32. The middle axis is where int8 lays the two bytes of a
-row beside each other.
+Fused graphs give rows as [n, 1, width]: the middle axis is where int8 lays the two bytes of a row
+beside each other. Portable ones give [n, width].
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,49 @@ from runtime.errors import BuildError
 FUSED_PROJECTIONS = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 INT4_BLOCK = 32
-INT4_ACCURACY_LEVEL = 4  # 8-bit activations: fastest for one row, and a draft may be inexact
+INT4_EXACT = 1  # float32 activations: bit-equal for any number of rows
+INT4_FASTEST = 4  # 8-bit activations: fastest for one row, and a draft may be inexact
 
 
 class Linear(Protocol):
     """The matrix products of one precision."""
 
     def embed(self, tokens: str) -> str:
-        """tokens [n] int64 → rows [n, hidden] float32."""
+        """tokens [n] → rows [n, hidden]."""
 
     def project(self, name: str, rows: str) -> str:
-        """rows [n, 1, in] → [n, 1, out] through the matrix `name` (layers.{i}.qkv, …, head)."""
+        """rows [.., in] → [.., out] through the matrix `name` (layers.{i}.qkv, …, head)."""
 
 
-def linear_for(precision: str, writer: GraphWriter, model: Model) -> Linear:
-    """The products of `precision`: fp32, int8 or int4; raises BuildError for any other."""
-    makers: dict[str, type[Float32 | Int8 | Int4]] = {"fp32": Float32, "int8": Int8, "int4": Int4}
-    if precision not in makers:
-        raise BuildError(f"precision {precision!r} is not one of {', '.join(makers)}")
-    return makers[precision](writer, model)
+def linear_for(
+    precision: str, writer: GraphWriter, model: Model, *, inexact: bool = False
+) -> Linear:
+    """The products of `precision` in ONNX Runtime's own operators; rows are [n, 1, width].
+
+    inexact: for a draft, whose int4 products may depend on how many rows there are, and are faster.
+    Raises BuildError for a precision that is none of fp32, fp16, int8, int4.
+    """
+    if precision in ("fp32", "fp16"):
+        return Float(writer, model)
+    if precision == "int8":
+        return Int8(writer, model)
+    if precision == "int4":
+        return Int4(writer, model, accuracy_level=INT4_FASTEST if inexact else INT4_EXACT)
+    raise BuildError(
+        f"A fused graph has no precision {precision!r}; it has fp32, fp16, int8, int4."
+    )
+
+
+def primitive_linear_for(precision: str, writer: GraphWriter, model: Model) -> Linear:
+    """The products of `precision` in primitive operators; rows are [n, width].
+
+    Raises BuildError for a precision that is none of fp32, fp16, int8.
+    """
+    if precision in ("fp32", "fp16"):
+        return Float(writer, model)
+    if precision == "int8":
+        return PrimitiveInt8(writer, model)
+    raise BuildError(f"A portable graph has no precision {precision!r}; it has fp32, fp16, int8.")
 
 
 def matrix(model: Model, name: str) -> NDArray[np.float32]:
@@ -48,24 +72,24 @@ def matrix(model: Model, name: str) -> NDArray[np.float32]:
     return np.concatenate([model.weights[f"{layer}.{part}"] for part in parts])
 
 
-class Float32:
-    """Plain float32; bit-equal for any number of rows on the CPU provider."""
+class Float:
+    """Plain float32, bit-equal for any number of rows on the CPU provider, or float16."""
 
     def __init__(self, writer: GraphWriter, model: Model) -> None:
         self._writer, self._model = writer, model
 
     def embed(self, tokens: str) -> str:
         """Look rows up in the table."""
-        table = self._writer.weight("embedding", self._model.weights["embedding"])
+        table = self._writer.real("embedding", self._model.weights["embedding"])
         return self._writer.node("Gather", table, tokens, axis=0)
 
     def project(self, name: str, rows: str) -> str:
         """Multiply; a tied head reads the embedding, turned over when the graph is loaded."""
         weight = matrix(self._model, name)
         if name != "head":
-            return self._writer.node("MatMul", rows, self._writer.weight(name, weight.T))
+            return self._writer.node("MatMul", rows, self._writer.real(name, weight.T))
         tied = "head" not in self._model.weights
-        stored = self._writer.weight("embedding" if tied else "head", weight)
+        stored = self._writer.real("embedding" if tied else "head", weight)
         return self._writer.node(
             "MatMul", rows, self._writer.node("Transpose", stored, perm=(1, 0))
         )
@@ -116,11 +140,15 @@ class Int8:
             stored = self._writer.weight(name, quantised.T)
             scales = self._writer.weight(f"{name}.scales", column_scales)
         if name.rpartition(".")[2] in self.NORMED:
-            step = self._scalar(self.CLIP / 127)
+            step = self._writer.scalar(self.CLIP / 127)
             rows = self._writer.node("QuantizeLinear", rows, step, self._zero_point())
             return self._product(rows, stored, step, scales)
-        both_bytes, worth = self._split_bytes(rows, weight.shape[1])
-        product = self._product(both_bytes, stored, self._scalar(1.0), scales)
+        return self._wide_product(rows, weight.shape[1], stored, scales)
+
+    def _wide_product(self, rows: str, width: int, stored: str, scales: str) -> str:
+        """Rows [n, 1, k] float32 by the matrix, in two bytes."""
+        both_bytes, worth = self._split_bytes(rows, width)
+        product = self._product(both_bytes, stored, self._writer.scalar(1.0), scales)
         return self._writer.node("MatMul", worth, product)
 
     def _product(self, rows: str, stored: str, step: str, scales: str) -> str:
@@ -139,7 +167,7 @@ class Int8:
             axis=-1,
             epsilon=self.EPSILON,
         )
-        stored = writer.node("Add", normed, self._scalar(self.OFFSET + 0.5))
+        stored = writer.node("Add", normed, writer.scalar(self.OFFSET + 0.5))
         stored = writer.node("Cast", stored, to=TensorProto.UINT32)
         shifts = writer.constant(np.array([[8], [0]], np.uint32))
         high_low = writer.node("BitShift", stored, shifts, direction="RIGHT")
@@ -155,15 +183,42 @@ class Int8:
         quantised, scales = quantise_columns(weight)
         return self._writer.weight(name, quantised), self._writer.weight(f"{name}.scales", scales)
 
-    def _scalar(self, value: float) -> str:
-        return self._writer.constant(np.array(value, np.float32))
+
+class PrimitiveInt8(Int8):
+    """The same numbers in opset-17 operators, on rows [n, k]: the bytes lie one below the other."""
+
+    def _product(self, rows: str, stored: str, step: str, scales: str) -> str:
+        writer = self._writer
+        sums = writer.node("MatMulInteger", rows, stored, self._zero_point())
+        sums = writer.node("Cast", sums, to=TensorProto.FLOAT)
+        return writer.node("Mul", sums, writer.node("Mul", step, scales))
+
+    def _wide_product(self, rows: str, width: int, stored: str, scales: str) -> str:
+        writer = self._writer
+        one = self.LEVELS / np.sqrt(width)
+        mean = writer.node("ReduceMean", writer.node("Mul", rows, rows), axes=[-1])
+        length = writer.node("Sqrt", writer.node("Add", mean, writer.scalar(self.EPSILON)))
+        unit = writer.node("Div", length, writer.scalar(one))
+        levels = writer.node("Div", rows, unit)
+        levels = writer.node("Add", levels, writer.scalar(self.OFFSET + 0.5))
+        levels = writer.node("Cast", levels, to=TensorProto.UINT32)
+        shift = writer.constant(np.array(8, np.uint32))
+        high = writer.node("BitShift", levels, shift, direction="RIGHT")
+        both = [writer.node("Cast", part, to=TensorProto.UINT8) for part in (high, levels)]
+        joined = writer.node("Concat", *both, axis=0)
+        high, low = writer.split(
+            self._product(joined, stored, writer.scalar(1.0), scales), 2, axis=0
+        )
+        summed = writer.node("Add", writer.node("Mul", high, writer.scalar(256.0)), low)
+        return writer.node("Mul", summed, unit)
 
 
 class Int4:
-    """Four-bit weights in blocks with a zero point: for a draft, whose words are only guesses."""
+    """Four-bit weights in blocks with a zero point (MatMulNBits)."""
 
-    def __init__(self, writer: GraphWriter, model: Model) -> None:
+    def __init__(self, writer: GraphWriter, model: Model, *, accuracy_level: int) -> None:
         self._writer, self._model = writer, model
+        self._accuracy_level = accuracy_level
 
     def embed(self, tokens: str) -> str:
         """Look rows up in the table."""
@@ -201,7 +256,7 @@ class Int4:
             K=weight.shape[1],
             bits=4,
             block_size=INT4_BLOCK,
-            accuracy_level=INT4_ACCURACY_LEVEL,
+            accuracy_level=self._accuracy_level,
         )
 
     def _stored(self, name: str, weight: NDArray[np.float32]) -> tuple[str, str, str]:

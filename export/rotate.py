@@ -25,7 +25,9 @@ def rotated(model: Model, *, seed: int = 0) -> Model:
     """
     turn = random_rotation(model.geometry.hidden, seed=seed)
     ones = np.ones(model.geometry.hidden, np.float32)
+    # What does not touch the stream, as biases and head norms, stays as it is.
     weights = {
+        **model.weights,
         "embedding": _times(model.weights["embedding"], turn),
         "head": _times(model.head * model.weights["norm"], turn),
         "norm": ones,

@@ -1,6 +1,7 @@
-"""A thin pen over onnx.helper: names nodes and keeps the weights in one external file."""
+"""A thin pen over onnx.helper: names nodes, and keeps weights in a file that graphs share."""
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from runtime.errors import BuildError
+
 OPSET = 17
 IR_VERSION = 8  # what opset 17 was published with; Android's runtimes read it
 ALIGNMENT = 4096  # a page: external data that starts on one can be mapped into memory
@@ -17,13 +20,12 @@ INLINE_BYTES = 1024  # smaller tensors stay in the graph, where shape inference 
 
 
 class GraphWriter:
-    """Collects nodes and weights; weights of over INLINE_BYTES go to `data_path` as they come."""
+    """Collects one graph's nodes and weights; `real_type` is the ONNX type of its real numbers."""
 
-    def __init__(self, data_path: Path, *, reuse: bool = False) -> None:
-        """Start a graph; with `reuse`, an existing data file is referred to, not written again."""
-        self._data_path = data_path
-        self._data = None if reuse else data_path.open("wb")
-        self._offset = 0
+    def __init__(self, weights: "WeightFile", *, real_type: int = TensorProto.FLOAT) -> None:
+        """Start a graph whose large weights go to, or are already in, `weights`."""
+        self.real_type = real_type
+        self._weights = weights
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
         self._numbers = itertools.count()
@@ -54,6 +56,11 @@ class GraphWriter:
     def split(self, value: str, parts: int, *, axis: int) -> list[str]:
         """Cut `value` in equal parts along `axis`."""
         return self.nodes("Split", (value,), range(parts), axis=axis)
+
+    def split_sizes(self, value: str, sizes: Sequence[int], *, axis: int) -> list[str]:
+        """Cut `value` in parts of `sizes` along `axis`."""
+        stored = self.constant(np.array(sizes, np.int64))
+        return self.nodes("Split", (value, stored), range(len(sizes)), axis=axis)
 
     def attention(
         self,
@@ -88,31 +95,26 @@ class GraphWriter:
         self._initializers.setdefault(name, numpy_helper.from_array(value, name))
         return name
 
+    def scalar(self, value: float) -> str:
+        """A real number."""
+        return self.constant(np.array(value, self._real))
+
+    def real(self, name: str, value: NDArray[Any]) -> str:
+        """A named weight in the graph's own real numbers."""
+        return self.weight(name, value.astype(self._real, copy=False))
+
+    def float32(self, value: str, *, output: str) -> str:
+        """`value` in float32 under the name `output`."""
+        return self.node("Cast", value, output=output, to=TensorProto.FLOAT)
+
     def weight(self, name: str, value: NDArray[Any]) -> str:
-        """A named weight, stored once; large ones in the data file, page-aligned."""
-        if name in self._initializers:
-            return name
-        if value.nbytes <= INLINE_BYTES:
-            self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
-            return name
-        tensor = TensorProto(
-            name=name,
-            data_type=helper.np_dtype_to_tensor_dtype(value.dtype),
-            dims=value.shape,
-            data_location=TensorProto.EXTERNAL,
-        )
-        self._offset += -self._offset % ALIGNMENT
-        for key, entry in (
-            ("location", self._data_path.name),
-            ("offset", str(self._offset)),
-            ("length", str(value.nbytes)),
-        ):
-            tensor.external_data.add(key=key, value=entry)
-        if self._data is not None:
-            self._data.seek(self._offset)
-            self._data.write(np.ascontiguousarray(value).data)
-        self._offset += value.nbytes
-        self._initializers[name] = tensor
+        """A named weight, stored once; large ones in the file of weights."""
+        if name not in self._initializers:
+            self._initializers[name] = (
+                numpy_helper.from_array(np.ascontiguousarray(value), name)
+                if value.nbytes <= INLINE_BYTES
+                else self._weights.tensor(name, value)
+            )
         return name
 
     def model(
@@ -124,10 +126,47 @@ class GraphWriter:
         )
         return close_model(graph)
 
+    @property
+    def _real(self) -> np.dtype[Any]:
+        return helper.tensor_dtype_to_np_dtype(self.real_type)
+
+
+class WeightFile:
+    """The weights of several graphs in one file, each stored once by its name, page-aligned."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin a new file; `close` ends it."""
+        self._path = path
+        self._data = path.open("wb")
+        self._tensors: dict[str, TensorProto] = {}
+
+    def tensor(self, name: str, value: NDArray[Any]) -> TensorProto:
+        """A reference to `value`, which is written unless `name` is there already.
+
+        Raises BuildError when another shape or type is there under that name.
+        """
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+        if name not in self._tensors:
+            tensor = TensorProto(
+                name=name, data_type=kind, dims=value.shape, data_location=TensorProto.EXTERNAL
+            )
+            self._data.seek(-self._data.tell() % ALIGNMENT, os.SEEK_CUR)
+            for key, entry in (
+                ("location", self._path.name),
+                ("offset", str(self._data.tell())),
+                ("length", str(value.nbytes)),
+            ):
+                tensor.external_data.add(key=key, value=entry)
+            self._data.write(np.ascontiguousarray(value).data)
+            self._tensors[name] = tensor
+        found = self._tensors[name]
+        if (found.data_type, tuple(found.dims)) != (kind, value.shape):
+            raise BuildError(f"Two graphs disagree on the weight {name} of {self._path}.")
+        return found
+
     def close(self) -> None:
-        """Close the data file."""
-        if self._data is not None:
-            self._data.close()
+        """End the file."""
+        self._data.close()
 
 
 def close_model(graph: onnx.GraphProto) -> onnx.ModelProto:

@@ -24,7 +24,7 @@ from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.stream import TextStream
 from runtime.strict_json import read_object
 
-PRECISIONS = ("int8", "fp32")
+PRECISIONS = ("int8", "fp32", "fp16", "int4")
 DRAFTS = ("model", "lookup", "none")
 STRATEGIES = ("mirror", "speculative", "autoregressive")
 MOST_DRAFT_TOKENS = 32
@@ -45,6 +45,8 @@ def open_session(
     draft_threads: int | None = None,
     device: str = "CPU",
     draft_device: str = "CPU",
+    execution_provider: str = "CPU",
+    draft_execution_provider: str = "CPU",
     cache_dir: Path | None = None,
     offline: bool = False,
     verify: bool = False,
@@ -61,6 +63,13 @@ def open_session(
     """
     providers.check_device("target", device)
     providers.check_device("draft", draft_device)
+    providers.check_provider("target", execution_provider)
+    providers.check_provider("draft", draft_execution_provider)
+    if draft_execution_provider != "CPU" and draft != "model":
+        raise UsageError(
+            f"The draft was asked for on {draft_execution_provider}, but the draft is {draft!r}, "
+            "which needs no provider: leave one out."
+        )
     _one_of("precision", precision, PRECISIONS)
     _one_of("draft", draft, DRAFTS)
     strategy = strategy or ("autoregressive" if draft == "none" else "mirror")
@@ -91,6 +100,8 @@ def open_session(
         strategy=strategy,
         precision=precision,
         draft=draft,
+        provider=execution_provider,
+        draft_provider=draft_execution_provider,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
@@ -215,8 +226,7 @@ class Session:
             jobs.append(Job(tokens, sampling, max_new_tokens, answer))
         decode_many(
             jobs,
-            self._models.target,
-            self._models.lanes_for(len(jobs)),
+            *self._models.lanes_for(len(jobs)),
             end_tokens=frozenset(self._models.manifest.target.end_tokens),
         )
         return [job.answer for job in jobs]
@@ -236,9 +246,10 @@ class Session:
 
     @property
     def _providers(self) -> dict[str, str]:
-        names = {"target": providers.CPU_PROVIDER}
-        if self._models.draft == "model" and self.strategy != "autoregressive":
-            names["draft"] = providers.CPU_PROVIDER
+        models = self._models
+        names = {"target": providers.PROVIDERS[models.provider].ep_name}
+        if models.draft == "model" and self.strategy != "autoregressive":
+            names["draft"] = providers.PROVIDERS[models.draft_provider].ep_name
         return names
 
     def _make_strategy(self, name: str) -> Strategy:
@@ -254,7 +265,7 @@ class Session:
         return Metrics(
             strategy.name,
             sampling.seed,
-            {"target": providers.CPU_PROVIDER} if alone else self._providers,
+            {"target": self._providers["target"]} if alone else self._providers,
             prompt_tokens=len(tokens),
             near_tie_bound=self._models.exactness.largest_difference,
         )

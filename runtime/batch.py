@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from runtime import providers
 from runtime.answer import Answer
+from runtime.cache import Buffers
 from runtime.committed import Committed
 from runtime.engine import next_token
+from runtime.fused import FusedSession
 from runtime.manifest import Geometry
 from runtime.metrics import Run
 from runtime.sampling import Sampling
-from runtime.session import Cache, GraphSession, misfits_named
+from runtime.session import misfits_named
 from runtime.strategy import NOTHING
 from runtime.verify import Outcome
 
@@ -36,7 +38,7 @@ class LaneSession:
         self._session = providers.load(path, threads=threads)
         self._binding = self._session.io_binding()
         self._bound: dict[str, NDArray[Any]] = {}
-        self._idle = Cache(geometry, 1)
+        self._idle = Buffers(geometry, 1, providers.input_type(self._session, "past.0.0.key"))
         self._caches = [self._idle] * lanes
         self._layers = range(geometry.layers)
         with misfits_named():
@@ -60,7 +62,7 @@ class LaneSession:
         for lane in range(self.lanes):
             self.seat(lane, None)
 
-    def seat(self, lane: int, cache: Cache | None) -> None:
+    def seat(self, lane: int, cache: Buffers | None) -> None:
         """Give a lane to a sequence; None leaves it idle."""
         self._caches[lane] = cache or self._idle
         for layer in self._layers:
@@ -115,7 +117,7 @@ class _Seat:
         self.answer = job.answer
         self.metrics = job.answer.metrics
         self.text = Committed(job.prompt, context, job.max_new_tokens, ends, self.metrics)
-        self.cache: Cache | None = None
+        self.cache: Buffers | None = None
         self._longest = min(context, len(job.prompt) + job.max_new_tokens)
         self._sampling = job.sampling
 
@@ -124,10 +126,10 @@ class _Seat:
         """The last committed token."""
         return int(self.text.followed_by(())[-1])
 
-    def read_prompt(self, single: GraphSession) -> None:
+    def read_prompt(self, single: FusedSession) -> None:
         """Fill the cache through the one-lane graph and commit the first token."""
         self.metrics.started = time.perf_counter()
-        self.cache = Cache(single.geometry, self._longest)
+        self.cache = single.new_cache(self._longest)
         single.use(self.cache)
         with self.metrics.target_run():
             logits = single.extend(self.text.followed_by(()))
@@ -152,7 +154,7 @@ class _Seat:
 
 def decode_many(
     jobs: Sequence[Job],
-    single: GraphSession,
+    single: FusedSession,
     lanes: LaneSession,
     *,
     end_tokens: frozenset[int],
@@ -187,7 +189,7 @@ def decode_many(
         single.use(own)
 
 
-def _next_seat(waiting: deque[_Seat], single: GraphSession) -> _Seat | None:
+def _next_seat(waiting: deque[_Seat], single: FusedSession) -> _Seat | None:
     """The next job that is not over with its first token, its prompt read."""
     while waiting:
         seat = waiting.popleft()

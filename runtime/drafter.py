@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.errors import DraftError
 from runtime.sampling import Sampling, rank
 from runtime.session import GraphSession
 
@@ -42,7 +43,7 @@ class ModelDrafter:
 
     source = "model"
 
-    def __init__(self, session: GraphSession, *, vocabulary: int, runner_ups: int = 1) -> None:
+    def __init__(self, session: GraphSession[Any], *, vocabulary: int, runner_ups: int = 1) -> None:
         """Draft with `session`; each guess names `runner_ups` other tokens.
 
         vocabulary: ids from there up are the draft's own padding, never a guess.
@@ -63,8 +64,10 @@ class ModelDrafter:
         """One pass a token; ends early where the draft's own context is full."""
         count = min(count, self._session.context - len(context) + 1)
         for _ in range(count):
-            logits = self._session.extend(context)[0, : self._vocabulary]
-            token, *others = rank(logits, context, sampling, 1 + self._runner_ups)
+            logits = self._session.extend(context)
+            _check(logits, self._session.vocabulary)
+            row = logits[0, : self._vocabulary]
+            token, *others = rank(row, context, sampling, 1 + self._runner_ups)
             yield Guess(token, tuple(others))
             context = np.append(context, token)
 
@@ -105,3 +108,12 @@ class LookupDrafter:
             if places.size:
                 return places
         return np.empty(0, np.int64)
+
+
+def _check(logits: NDArray[np.float32], vocabulary: int) -> None:
+    """Refuse, with a DraftError, all but one row of logits as `choose` takes it."""
+    if logits.shape != (1, vocabulary) or logits.dtype != np.float32:
+        raise DraftError(
+            f"The draft gave logits of shape {logits.shape} in {logits.dtype}; "
+            f"(1, {vocabulary}) in float32 was due."
+        )

@@ -4,19 +4,20 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runtime import providers
 from runtime.batch import LaneSession
 from runtime.drafter import Drafter, LookupDrafter, ModelDrafter
 from runtime.errors import BundleError, UsageError
+from runtime.flavours import choose_graph, open_graph
+from runtime.fused import FusedSession
 from runtime.layout import Layout, lay_out
-from runtime.manifest import Manifest
+from runtime.manifest import Graph, Manifest, RoleName
 from runtime.probe import exactness
-from runtime.session import Cache, GraphSession
+from runtime.session import GraphSession
 from runtime.text import Text
 from runtime.worker import DraftWorker
-
-CHEAPEST_FIRST = ("int4", "int8", "fp32")
 
 
 class Models:
@@ -34,6 +35,8 @@ class Models:
         strategy: str,
         precision: str,
         draft: str,
+        provider: str,
+        draft_provider: str,
         context_length: int | None,
         threads: int | None,
         draft_threads: int | None,
@@ -44,7 +47,9 @@ class Models:
         self.manifest = manifest
         self.draft_manifest = draft_manifest or manifest
         self.precision, self.draft = precision, draft
-        self.context = _context(manifest, context_length)
+        self.provider, self.draft_provider = provider, draft_provider
+        self._graph = choose_graph(manifest, "target", provider, precision)
+        self.context = _context(manifest, self._graph, context_length)
         self.text = Text.load(manifest.folder)
         if self.text.vocabulary > manifest.target.geometry.vocabulary:
             raise BundleError(
@@ -58,11 +63,12 @@ class Models:
         self._draft_time_limit_s = draft_time_limit_s
         self._lanes: LaneSession | None = None
         self.layout = self._lay_out(strategy)
-        self.target = self._load_target(Cache(manifest.target.geometry, self.context))
+        self.target = self._load_target()
         self.exactness = exactness(
             self.target,
             bundle=manifest.folder,
-            graph=manifest.graph_path("target", precision),
+            graph=manifest.folder / self._graph.file,
+            provider=provider,
             threads=self.layout.threads,
             folder=probes,
         )
@@ -73,7 +79,7 @@ class Models:
         layout = self._lay_out(strategy)
         if layout != self.layout:
             self.layout = layout
-            self.target = self._load_target(self.target.cache)
+            self.target = self._load_target(cache=self.target.cache)
         if strategy != "autoregressive" and self.worker is None:
             self.worker = DraftWorker(
                 self._drafter(),
@@ -88,10 +94,18 @@ class Models:
             self.worker.close()
             self.worker = None
 
-    def lanes_for(self, count: int) -> LaneSession:
-        """The narrowest graph that decodes `count` sequences at once, or the widest there is."""
-        graph = self.manifest.graph("target", self.precision)
+    def lanes_for(self, count: int) -> tuple[FusedSession, LaneSession]:
+        """The target, and its narrowest graph for `count` sequences, or the widest there is.
+
+        Raises UsageError for a target whose graph decodes only one.
+        """
+        graph = self._graph
         widths = sorted(int(lanes) for lanes in graph.lanes)
+        if not isinstance(self.target, FusedSession):
+            raise UsageError(
+                f"On {self.provider} one text is written at a time: generate_many needs the "
+                "target on CPU."
+            )
         if not widths:
             raise BundleError(
                 f"The bundle {self.manifest.folder} has no graph that decodes many sequences "
@@ -105,7 +119,7 @@ class Models:
                 lanes=lanes,
                 threads=self._lay_out("autoregressive").threads,
             )
-        return self._lanes
+        return self.target, self._lanes
 
     def _lay_out(self, strategy: str) -> Layout:
         return lay_out(
@@ -115,14 +129,17 @@ class Models:
             draft_runs=strategy != "autoregressive" and self.draft == "model",
         )
 
-    def _load_target(self, cache: Cache) -> GraphSession:
-        return GraphSession(
-            self.manifest.graph_path("target", self.precision),
+    def _load_target(self, **settings: Any) -> GraphSession[Any]:
+        return open_graph(
+            self.manifest.folder,
+            self._graph,
             self.manifest.target.geometry,
+            provider=self.provider,
             threads=self.layout.threads,
             cores=self.layout.cores,
+            context=self.context,
             share_cpu=self.layout.shared,
-            cache=cache,
+            **settings,
         )
 
     def _drafter(self) -> Callable[[], Drafter]:
@@ -133,14 +150,13 @@ class Models:
         if self.draft == "lookup":
             return LookupDrafter
         manifest, vocabulary = self.draft_manifest, self.text.vocabulary
-        role = manifest.draft or manifest.target
-        cheapest = min(
-            role.graphs.values(), key=lambda graph: CHEAPEST_FIRST.index(graph.precision)
-        )
+        role: RoleName = "draft" if manifest.draft else "target"
         load = partial(
-            GraphSession,
-            manifest.folder / cheapest.file,
-            role.geometry,
+            open_graph,
+            manifest.folder,
+            choose_graph(manifest, role, self.draft_provider),
+            manifest.role(role).geometry,
+            provider=self.draft_provider,
             threads=self.layout.draft_threads,
             cores=self.layout.draft_cores,
             context=self.context,
@@ -149,12 +165,13 @@ class Models:
         return lambda: ModelDrafter(load(), vocabulary=vocabulary)
 
 
-def _context(manifest: Manifest, asked: int | None) -> int:
-    """The context in tokens; UsageError for more than the model was made for."""
-    most = manifest.target.geometry.context
+def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:
+    """The context in tokens; UsageError for more than the model or its graph was made for."""
+    most = min(manifest.target.geometry.context, graph.context or manifest.target.geometry.context)
     if asked is not None and not 2 <= asked <= most:
         raise UsageError(
-            f"The context length is {asked}; {manifest.name} takes 2 to {most} tokens."
+            f"The context length is {asked}; {manifest.name} takes 2 to {most} tokens"
+            f"{' in its portable graph' if graph.context else ''}."
         )
     return asked or most
 

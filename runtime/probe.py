@@ -15,7 +15,7 @@ import platform
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
@@ -23,7 +23,7 @@ import onnxruntime as ort
 from runtime import providers
 from runtime.errors import ProviderError
 from runtime.manifest import FILE_NAME
-from runtime.session import Cache, GraphSession
+from runtime.session import GraphSession
 
 INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
 WIDTHS = (1, 2, 3, 8, 16)
@@ -39,17 +39,25 @@ class Exactness:
 
 
 def exactness(
-    session: GraphSession, *, bundle: Path, graph: Path, threads: int, folder: Path
+    session: GraphSession[Any],
+    *,
+    bundle: Path,
+    graph: Path,
+    provider: str,
+    threads: int,
+    folder: Path,
 ) -> Exactness:
-    """The remembered answer for this bundle, graph and machine, or a new one, kept in `folder`.
+    """The remembered answer for this bundle, graph, provider and machine, or a new one.
+
+    It is kept in `folder`.
 
     Raises ProviderError where integer products are wrong: nothing computed there can be trusted.
     """
-    path = folder / f"{_key(bundle, graph, threads)}.json"
+    path = folder / f"{_key(bundle, graph, provider, threads)}.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         return _answer(json.loads(path.read_text(encoding="utf-8"))["largest_difference"])
     integer_probe = graph.with_name(INTEGER_PROBE_FILE)
-    if integer_probe.is_file():
+    if provider == "CPU" and integer_probe.is_file():
         check_integer_products(integer_probe)
     found = compare_widths(session)
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
@@ -57,14 +65,14 @@ def exactness(
     return found
 
 
-def compare_widths(session: GraphSession) -> Exactness:
+def compare_widths(session: GraphSession[Any]) -> Exactness:
     """Compute the same rows in calls of 1, 2, 3, 8 and 16 tokens; the session's cache is kept."""
     text = (np.arange(2 * _ROWS) * 7919 + 11) % session.vocabulary
     own = session.cache
     largest = 0.0
     try:
         # A cache of its own size: a short context asked for now must not weaken a kept answer.
-        session.use(Cache(session.geometry, min(2 * _ROWS, session.geometry.context)))
+        session.use(session.new_cache(min(2 * _ROWS, session.geometry.context)))
         text = text[: session.context]
         start = len(text) // 2
         expected = session.extend(text, num_logits=len(text) - start).copy()
@@ -74,7 +82,8 @@ def compare_widths(session: GraphSession) -> Exactness:
                 part = text[: place + width]
                 found = session.extend(part, num_logits=len(part) - place)
                 known = expected[place - start : len(part) - start]
-                largest = max(largest, float(np.abs(found - known).max()))
+                difference = np.abs(found - known).max()
+                largest = max(largest, float(np.nan_to_num(difference, nan=np.inf)))
     finally:
         session.use(own)
     return _answer(largest)
@@ -105,7 +114,7 @@ def _answer(largest_difference: float) -> Exactness:
     return Exactness("near-tie" if largest_difference else "bitwise", float(largest_difference))
 
 
-def _key(bundle: Path, graph: Path, threads: int) -> str:
+def _key(bundle: Path, graph: Path, provider: str, threads: int) -> str:
     """A name for the answer: it holds for one bundle, graph, onnxruntime and processor."""
     processor = [platform.machine(), platform.processor(), str(os.cpu_count())]
     with contextlib.suppress(OSError):
@@ -115,6 +124,7 @@ def _key(bundle: Path, graph: Path, threads: int) -> str:
         hashlib.sha256((bundle / FILE_NAME).read_bytes()).hexdigest(),
         graph.relative_to(bundle).as_posix(),
         ort.__version__,
+        provider,
         str(threads),
         *processor,
     )

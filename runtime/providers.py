@@ -1,17 +1,69 @@
 """Where a graph runs: the only file that names an execution provider."""
 
+import importlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from runtime.errors import BundleError, ProviderError
+from runtime.manifest import Flavour, Precision
 from runtime.pages import huge_pages
 
 SUPPORTED_DEVICES = ("CPU",)
-CPU_PROVIDER = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One execution provider: its name in onnxruntime, the graphs it takes, how it is told.
+
+    flavours, precisions: best first. package: the Python package that brings its library, and
+    `extra` the name under which ours installs it. options: what onnxruntime is told, from the
+    number of threads.
+    """
+
+    ep_name: str
+    flavours: tuple[Flavour, ...]
+    precisions: tuple[Precision, ...]
+    package: str | None = None
+    extra: str | None = None
+    options: Callable[[int], dict[str, str]] = field(default=lambda _threads: {})
+
+
+def _openvino_options(threads: int) -> dict[str, str]:
+    """Float32 as asked for: by default this device computes in bfloat16, and the text changes.
+
+    Pinning would move the threads of the session beside it.
+    """
+    device = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": str(threads),
+        "NUM_STREAMS": "1",
+        "ENABLE_CPU_PINNING": "NO",
+    }
+    return {"load_config": json.dumps({"CPU": device})}
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "CPU": Provider(
+        "CPUExecutionProvider", ("fused", "portable"), ("int4", "int8", "fp32", "fp16")
+    ),
+    "OpenVINO": Provider(
+        "OpenVINOExecutionProvider",
+        ("portable",),
+        ("fp32", "fp16", "int8"),
+        package="onnxruntime_ep_openvino",
+        extra="openvino",
+        options=_openvino_options,
+    ),
+}
 
 
 def check_device(role: str, device: str) -> None:
@@ -21,6 +73,17 @@ def check_device(role: str, device: str) -> None:
             f"The {role} was asked for on {device!r}; this version runs on "
             f"{', '.join(SUPPORTED_DEVICES)} only, so leave the option out."
         )
+
+
+def check_provider(role: str, name: str) -> None:
+    """Refuse a provider that is not known or cannot be loaded here; raises ProviderError."""
+    if name not in PROVIDERS:
+        raise ProviderError(
+            f"The {role} was asked for on the execution provider {name!r}; "
+            f"known are {', '.join(PROVIDERS)}."
+        )
+    if PROVIDERS[name].package is not None:
+        _devices(name, PROVIDERS[name])
 
 
 def usable_cores() -> list[int]:
@@ -45,16 +108,22 @@ def pinned(core: int | None) -> Iterator[None]:
 
 
 def load(
-    path: Path, *, threads: int, cores: tuple[int, ...] = (), share_cpu: bool = False
+    path: Path,
+    *,
+    threads: int,
+    name: str = "CPU",
+    cores: tuple[int, ...] = (),
+    share_cpu: bool = False,
 ) -> ort.InferenceSession:
-    """Load a graph on the CPU.
+    """Load a graph on the provider `name`, all of it there.
 
     threads: how many threads one run uses, the calling thread among them.
     cores: one logical core for each of them; the first is the caller's, who pins itself.
     share_cpu: another session works at the same time, so idle threads must sleep, not spin.
-    Raises BundleError when onnxruntime cannot read the graph, ProviderError when it would run
-    anywhere but where it was asked to.
+    Raises BundleError when onnxruntime cannot read the graph, ProviderError when a node of it
+    would run anywhere but where it was asked to.
     """
+    chosen = PROVIDERS[name]
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -64,14 +133,87 @@ def load(
     if len(cores) == threads and threads > 1:
         others = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
+    if chosen.package is not None:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        options.add_provider_for_devices(_devices(name, chosen), chosen.options(threads))
     try:
         with huge_pages():
-            session = ort.InferenceSession(path, options, providers=[CPU_PROVIDER])
+            session = ort.InferenceSession(
+                path, options, providers=None if chosen.package else [chosen.ep_name]
+            )
     except Exception as error:  # onnxruntime raises a dozen unrelated classes for a bad file
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BundleError(f"{path} cannot be loaded: {reason}; build the bundle again.") from error
+        raise BundleError(
+            f"{path} cannot be loaded on {name}: {reason}; build the bundle again."
+        ) from error
     session.disable_fallback()
-    used = session.get_providers()
-    if used != [CPU_PROVIDER]:
-        raise ProviderError(f"{path} was to run on {CPU_PROVIDER} but onnxruntime chose {used}.")
+    _check_placement(session, path, name, chosen)
     return session
+
+
+def bind(
+    binding: ort.IOBinding,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Mapping[str, NDArray[Any]],
+) -> None:
+    """Bind arrays, which the caller keeps alive, as what a graph reads and writes."""
+    for bind_one, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
+        for name, array in arrays.items():
+            bind_one(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def input_type(session: ort.InferenceSession, name: str) -> np.dtype[Any]:
+    """The numpy type of the float32 or float16 input `name`; BundleError where there is none."""
+    types = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+    for item in session.get_inputs():
+        if item.name == name and item.type in types:
+            return np.dtype(types[item.type])
+    raise BundleError(f"A graph has no input {name} of real numbers; build the bundle again.")
+
+
+def _devices(name: str, chosen: Provider) -> list[ort.OrtEpDevice]:
+    """The provider's CPU device, its library loaded at first use; ProviderError without one."""
+
+    def found() -> list[ort.OrtEpDevice]:
+        return [
+            device
+            for device in ort.get_ep_devices()
+            if device.ep_name == chosen.ep_name
+            and device.device.type == ort.OrtHardwareDeviceType.CPU
+        ]
+
+    if devices := found():
+        return devices
+    try:
+        package = importlib.import_module(str(chosen.package))
+        ort.register_execution_provider_library(chosen.ep_name, package.get_library_path())
+    except ImportError as error:
+        raise ProviderError(
+            f"{name} is not installed: python -m pip install 'mirror-sd[{chosen.extra}]'"
+        ) from error
+    except Exception as error:  # onnxruntime's own classes, for a library that does not fit it
+        raise ProviderError(f"{name} cannot be loaded: {error}.") from error
+    if devices := found():
+        return devices
+    raise ProviderError(f"{name} finds no device of its own on this machine.")
+
+
+def _check_placement(
+    session: ort.InferenceSession, path: Path, name: str, chosen: Provider
+) -> None:
+    """Raise ProviderError, with the operators, for nodes that were put on another provider."""
+    if chosen.package is None:
+        elsewhere = [used for used in session.get_providers() if used != chosen.ep_name]
+        if elsewhere:
+            raise ProviderError(f"{path} was to run on {name} but onnxruntime chose {elsewhere}.")
+        return
+    strays: dict[str, set[str]] = {}
+    for part in session.get_provider_graph_assignment_info():
+        if part.ep_name != chosen.ep_name:
+            kinds = {node.op_type for node in part.get_nodes()}
+            strays.setdefault(part.ep_name, set()).update(kinds)
+    if strays:
+        places = "; ".join(f"{where}: {', '.join(sorted(ops))}" for where, ops in strays.items())
+        raise ProviderError(
+            f"{path} was to run on {name}, but onnxruntime put operators elsewhere ({places})."
+        )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from export.__main__ import main as export_main
 from runtime import Sampling, Session, open_session
 from runtime.errors import ContextError, ProviderError, UsageError
-from runtime.session import GraphSession
+from runtime.fused import FusedSession
 from tests import tiny
 
 STRATEGIES = ("autoregressive", "speculative", "mirror")
@@ -79,14 +79,14 @@ def test_a_second_turn_reads_only_what_is_new(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed: list[int] = []
-    run = GraphSession._run
+    run = FusedSession._feed
 
-    def counting(self: GraphSession, tokens: NDArray[np.int64], num_logits: int) -> Any:
+    def counting(self: FusedSession, tokens: NDArray[np.int64], num_logits: int) -> Any:
         fed.append(len(tokens))
         return run(self, tokens, num_logits)
 
     with opened(draft="none") as session:
-        monkeypatch.setattr(GraphSession, "_run", counting)
+        monkeypatch.setattr(FusedSession, "_feed", counting)
         answer = session.generate("one two three four five", max_new_tokens=6)
         first = "".join(answer)
         read = sum(fed)
@@ -134,6 +134,11 @@ def test_a_new_answer_ends_the_one_before(opened: Opened) -> None:
         ({"draft": "lookup", "draft_model": "x"}, UsageError, "leave one out"),
         ({"num_draft_tokens": 0}, UsageError, "num_draft_tokens"),
         ({"num_draft_tokens": 33}, UsageError, "num_draft_tokens"),
+        ({"draft_time_limit_s": 0}, UsageError, "draft_time_limit_s"),
+        ({"draft_time_limit_s": -1.0}, UsageError, "draft_time_limit_s"),
+        ({"draft_time_limit_s": math.inf}, UsageError, "draft_time_limit_s"),
+        ({"draft_time_limit_s": math.nan}, UsageError, "draft_time_limit_s"),
+        ({"draft_time_limit_s": 1e10}, UsageError, "draft_time_limit_s"),
         ({"context_length": 257}, UsageError, "257"),
         ({"context_length": 1}, UsageError, "context"),
         ({"draft_threads": 0}, UsageError, "draft threads"),
@@ -268,20 +273,20 @@ def test_an_interrupt_costs_the_draft_thread_and_nothing_else(
     sampling = Sampling(temperature=1, seed=2)
     with opened() as session:
         expected = "".join(session.generate("the", sampling, max_new_tokens=20))
-        run = GraphSession._run
+        run = FusedSession._feed
 
-        def interrupted(self: GraphSession, tokens: NDArray[np.int64], num_logits: int) -> Any:
+        def interrupted(self: FusedSession, tokens: NDArray[np.int64], num_logits: int) -> Any:
             if self.length > 8 and self is session._models.target:
                 raise KeyboardInterrupt
             return run(self, tokens, num_logits)
 
-        monkeypatch.setattr(GraphSession, "_run", interrupted)
+        monkeypatch.setattr(FusedSession, "_feed", interrupted)
         answer = session.generate("the", sampling, max_new_tokens=20)
         with pytest.raises(KeyboardInterrupt):
             list(answer)
         assert answer.finish_reason == "cancelled"
         assert expected.startswith(answer.text)
-        monkeypatch.setattr(GraphSession, "_run", run)
+        monkeypatch.setattr(FusedSession, "_feed", run)
         again = session.generate("the", sampling, max_new_tokens=20)
         assert "".join(again) == expected
         assert again.metrics.draft_tokens_proposed > 0

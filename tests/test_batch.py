@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from runtime import batch
 from runtime.answer import Answer, StreamedAnswer
 from runtime.batch import Job, LaneSession, decode_many
+from runtime.cache import Buffers
 from runtime.engine import decode
 from runtime.errors import BundleError, ContextError
+from runtime.fused import FusedSession
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling
-from runtime.session import Cache, GraphSession
 from runtime.strategy import Autoregressive
 from runtime.stream import TextStream
 from runtime.text import Text
@@ -37,7 +38,7 @@ class Bench:
         graph = manifest.graph("target", precision)
         self.geometry = manifest.target.geometry
         self.text = Text.load(bundle)
-        self.single = GraphSession(bundle / graph.file, self.geometry, threads=1, context=context)
+        self.single = FusedSession(bundle / graph.file, self.geometry, threads=1, context=context)
         path = bundle / graph.lanes[str(LANES)]
         self.lanes = LaneSession(path, self.geometry, lanes=LANES, threads=2)
         self.end_tokens: frozenset[int] = frozenset()
@@ -217,7 +218,7 @@ class Forbidden(LaneSession):
     def __init__(self) -> None:
         self.lanes = LANES
 
-    def seat(self, lane: int, cache: Cache | None) -> None:
+    def seat(self, lane: int, cache: Buffers | None) -> None:
         raise AssertionError("a lane was given away")
 
     def step(self, tokens: dict[int, int]) -> NDArray[np.float32]:
@@ -295,7 +296,7 @@ def test_a_lane_gives_the_logits_of_the_text_alone(
     lengths = {0: 1, 3: 17, 7: 40}
     own = one.single.cache
     for lane, text in texts.items():
-        cache = Cache(one.geometry, 60)
+        cache = Buffers(one.geometry, 60)
         one.single.use(cache)
         one.single.extend(text[: lengths[lane]])
         one.lanes.seat(lane, cache)
@@ -308,10 +309,10 @@ def test_a_lane_gives_the_logits_of_the_text_alone(
         logits = one.lanes.step({lane: int(texts[lane][lengths[lane]]) for lane in chosen})
         for lane in chosen:
             lengths[lane] += 1
-            one.single.use(Cache(one.geometry, 60))
+            one.single.use(Buffers(one.geometry, 60))
             same(logits[lane], one.single.extend(texts[lane][: lengths[lane]])[0])
         for lane in set(texts) - set(chosen):
-            cache = Cache(one.geometry, 60)
+            cache = Buffers(one.geometry, 60)
             one.single.use(cache)
             one.single.extend(texts[lane][: lengths[lane]])
             one.lanes.seat(lane, cache)

@@ -12,8 +12,8 @@ import pytest
 from export import gguf_file, reference
 from export.build import Plan, is_built
 from runtime.errors import UsageError
+from runtime.fused import FusedSession
 from runtime.manifest import Manifest, Source, file_sha256
-from runtime.session import GraphSession
 from tests import tiny
 
 
@@ -49,7 +49,7 @@ def test_the_fp32_graph_gives_the_reference_logits(tiny_bundle: Path, tiny_gguf:
     model = gguf_file.read(tiny_gguf).model
     path = Manifest.load(tiny_bundle).graph_path("target", "fp32")
     tokens = np.array([1, 50, 60, 270, 4, 4, 99])
-    found = GraphSession(path, model.geometry, threads=1).extend(tokens, num_logits=7)
+    found = FusedSession(path, model.geometry, threads=1).extend(tokens, num_logits=7)
     np.testing.assert_allclose(found, reference.logits(model, tokens.tolist()), atol=1e-3)
 
 

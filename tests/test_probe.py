@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from runtime import providers
+from runtime.cache import Buffers
 from runtime.errors import ProviderError
+from runtime.fused import FusedSession
 from runtime.manifest import FILE_NAME, Manifest
 from runtime.probe import (
     INTEGER_PROBE_FILE,
@@ -25,22 +27,21 @@ from runtime.probe import (
     compare_widths,
     exactness,
 )
-from runtime.session import Cache, GraphSession
 
 BITWISE = Exactness("bitwise", 0.0)
 
 
-class ByWidth(GraphSession):
+class ByWidth(FusedSession):
     """A session whose logits are off by `error(width)`, `width` the rows of the call."""
 
     def __init__(self, bundle: Path, error: Callable[[int], float], *, context: int = 64) -> None:
         self.geometry = Manifest.load(bundle).target.geometry
         self.vocabulary = self.geometry.vocabulary
-        self.cache = Cache(self.geometry, context)
+        self.cache = Buffers(self.geometry, context)
         self.widths: list[int] = []
         self._error = error
 
-    def use(self, cache: Cache) -> None:
+    def use(self, cache: Buffers) -> None:
         self.cache = cache
 
     def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
@@ -91,7 +92,7 @@ def test_one_width_that_differs_is_a_near_tie_with_the_difference(
 
 def test_the_text_that_was_cached_stays(tiny_bundle: Path) -> None:
     manifest = Manifest.load(tiny_bundle)
-    session = GraphSession(
+    session = FusedSession(
         manifest.graph_path("target", "fp32"), manifest.target.geometry, threads=1
     )
     text = np.arange(20)
@@ -261,7 +262,7 @@ def test_the_tiny_graphs_are_asked_in_full(
 ) -> None:
     manifest = Manifest.load(tiny_bundle)
     graph = manifest.graph_path("target", precision)
-    session = GraphSession(graph, manifest.target.geometry, threads=2, context=8)
+    session = FusedSession(graph, manifest.target.geometry, threads=2, context=8)
     found = exactness(session, bundle=tiny_bundle, graph=graph, threads=2, folder=tmp_path)
     assert found == BITWISE
     assert session.length == 0

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from export import gguf_file, reference
 from runtime import session as module
+from runtime.cache import Buffers
 from runtime.errors import BundleError, ContextError
+from runtime.fused import FusedSession
 from runtime.manifest import Manifest
-from runtime.session import PREFILL_CHUNK, Cache, GraphSession
 from tests import tiny
 
 Tokens = NDArray[np.int64]
@@ -24,7 +25,7 @@ OTHER: Tokens = (TEXT + 1) % len(tiny.vocabulary())
 same = np.testing.assert_array_equal
 
 
-class Watched(GraphSession):
+class Watched(FusedSession):
     """Notes for each call of the graph how many tokens were cached and how many it was fed."""
 
     calls: list[tuple[int, int]]
@@ -101,12 +102,12 @@ def test_a_long_text_goes_in_chunks(num_logits: int, length: int, tiny_bundle: P
     session = opened(tiny_bundle)
     found = session.extend(TEXT[:length], num_logits=num_logits).copy()
     assert [cached for cached, _ in session.calls] == [
-        PREFILL_CHUNK * place for place in range(len(session.calls))
+        FusedSession.chunk * place for place in range(len(session.calls))
     ]
     widths = [width for _, width in session.calls]
     assert sum(widths) == length
-    assert all(width == PREFILL_CHUNK for width in widths[:-1])
-    assert num_logits <= widths[-1] < PREFILL_CHUNK + num_logits
+    assert all(width == FusedSession.chunk for width in widths[:-1])
+    assert num_logits <= widths[-1] < FusedSession.chunk + num_logits
     one_by_one = opened(tiny_bundle)
     for end in range(1, length + 1):
         row = one_by_one.extend(TEXT[:end])
@@ -121,7 +122,7 @@ def test_prefill_in_chunks_leaves_one_call(
 ) -> None:
     text = TEXT[:131]
     wanted = opened(tiny_bundle).extend(text, num_logits=num_logits).copy()
-    monkeypatch.setattr(module, "PREFILL_CHUNK", chunk)
+    monkeypatch.setattr(module, "FusedSession.chunk", chunk)
     session = opened(tiny_bundle)
     while not session.prefill(text, num_logits=num_logits):
         assert session.calls[-1] == (session.length - chunk, chunk)
@@ -249,7 +250,7 @@ def test_a_session_goes_from_cache_to_cache(tiny_bundle: Path) -> None:
         for name, text in (("one", TEXT), ("other", OTHER))
     }
     one = session.cache
-    other = Cache(session.geometry, 25)
+    other = Buffers(session.geometry, 25)
     session.extend(TEXT[:24])
     session.use(other)
     assert (session.length, session.context) == (0, 25)
@@ -263,7 +264,7 @@ def test_a_session_goes_from_cache_to_cache(tiny_bundle: Path) -> None:
 
 
 def test_what_a_cache_shares_with_a_text(tiny_bundle: Path) -> None:
-    cache = Cache(Manifest.load(tiny_bundle).target.geometry, 8)
+    cache = Buffers(Manifest.load(tiny_bundle).target.geometry, 8)
     assert cache.buffers.shape == (tiny.LAYERS, 2, 1, tiny.KV_HEADS, 9, 16)
     assert cache.shared_with(TEXT) == 0
     cache.append(TEXT[:3])
@@ -302,13 +303,13 @@ def test_a_run_is_pinned_and_the_caller_is_not(tiny_bundle: Path) -> None:
 
 def test_a_graph_that_cannot_be_read_is_a_bundle_error(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="build the bundle again"):
-        GraphSession(tmp_path / "model.onnx", Manifest.load(tiny_bundle).target.geometry, threads=1)
+        FusedSession(tmp_path / "model.onnx", Manifest.load(tiny_bundle).target.geometry, threads=1)
 
 
 # The reference model.
 
 
-def greedy(session: GraphSession, opening: Tokens, count: int) -> Tokens:
+def greedy(session: FusedSession, opening: Tokens, count: int) -> Tokens:
     text = opening
     for _ in range(count):
         text = np.append(text, session.extend(text)[0].argmax())

@@ -79,13 +79,13 @@ class Mirror:
         """The greedy choice before each token of `text`."""
         import numpy as np
 
+        from runtime.fused import FusedSession
         from runtime.manifest import Manifest
-        from runtime.session import GraphSession
 
         manifest = Manifest.load(self._bundle)
         path = manifest.graph_path("target", self._precision)
         geometry = manifest.target.geometry
-        session = GraphSession(path, geometry, threads=self._threads, context=CONTEXT)
+        session = FusedSession(path, geometry, threads=self._threads, context=CONTEXT)
         whole = np.array([*prompt, *text], np.int64)
         return [int(session.extend(whole[:end]).argmax()) for end in range(len(prompt), len(whole))]
 

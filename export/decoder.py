@@ -1,0 +1,84 @@
+"""The one description of a decoder, from tokens to logits, that every flavour of a graph shares."""
+
+from typing import Protocol
+
+import numpy as np
+
+from export.linear import Linear
+from export.model import Model
+from export.writer import GraphWriter
+
+
+class Flavour(Protocol):
+    """What differs from one kind of device to another; rows are whatever shape it gives them."""
+
+    writer: GraphWriter
+    linear: Linear
+
+    def embed(self) -> str:
+        """The rows [n, hidden] of the call's tokens."""
+
+    def norm(self, rows: str, weight: str) -> str:
+        """RMS norm over the last axis, times `weight`."""
+
+    def add_norm(self, rows: str, skip: str, weight: str) -> tuple[str, str]:
+        """The normed sum of two, and the sum."""
+
+    def shape(self, width: int) -> list[int]:
+        """How rows of `width` are laid out."""
+
+    def attention(self, layer: int, qkv: str) -> str:
+        """Causal attention over cache and rows: [n, q + k + v] → [n, heads * head_size]."""
+
+    def gated(self, gate: str, up: str) -> str:
+        """SiLU(gate) * up."""
+
+    def wanted(self, rows: str) -> str:
+        """The rows whose logits are asked for."""
+
+
+def decode(flavour: Flavour, model: Model) -> None:
+    """Add the nodes and weights of the whole model (Touvron et al. 2023, LLaMA)."""
+    writer, linear = flavour.writer, flavour.linear
+    hidden = flavour.embed()
+    skip: str | None = None
+
+    def norm(name: str) -> tuple[str, str]:
+        weight = writer.real(name, model.weights[name])
+        if skip is None:
+            return flavour.norm(hidden, weight), hidden
+        return flavour.add_norm(hidden, skip, weight)
+
+    for layer in range(model.geometry.layers):
+        name = f"layers.{layer}"
+        normed, hidden = norm(f"{name}.attention_norm")
+        qkv = _qkv(flavour, model, name, normed)
+        skip = linear.project(f"{name}.o", flavour.attention(layer, qkv))
+        normed, hidden = norm(f"{name}.feed_forward_norm")
+        gate, up = writer.split(linear.project(f"{name}.gate_up", normed), 2, axis=-1)
+        skip = linear.project(f"{name}.down", flavour.gated(gate, up))
+    normed, _ = norm("norm")
+    logits = linear.project("head", flavour.wanted(normed))
+    shape = writer.constant(np.array([-1, model.geometry.vocabulary], np.int64))
+    writer.float32(writer.node("Reshape", logits, shape), output="logits")
+
+
+def _qkv(flavour: Flavour, model: Model, name: str, normed: str) -> str:
+    """Query, key and value side by side, with the biases and head norms that the model has."""
+    writer, geometry = flavour.writer, model.geometry
+    qkv = flavour.linear.project(f"{name}.qkv", normed)
+    if f"{name}.q_bias" in model.weights:
+        bias = np.concatenate([model.weights[f"{name}.{part}_bias"] for part in "qkv"])
+        qkv = writer.node("Add", qkv, writer.real(f"{name}.qkv_bias", bias))
+    if f"{name}.q_norm" not in model.weights:
+        return qkv
+    counts = (geometry.heads, geometry.kv_heads, geometry.kv_heads)
+    parts = writer.split_sizes(qkv, [count * geometry.head_size for count in counts], axis=-1)
+    for place, part in enumerate("qk"):
+        weight = writer.real(f"{name}.{part}_norm", model.weights[f"{name}.{part}_norm"])
+        by_head = np.array([-1, counts[place], geometry.head_size], np.int64)
+        heads = writer.node("Reshape", parts[place], writer.constant(by_head))
+        shape = np.array(flavour.shape(counts[place] * geometry.head_size), np.int64)
+        rows = flavour.norm(heads, weight)
+        parts[place] = writer.node("Reshape", rows, writer.constant(shape))
+    return writer.node("Concat", *parts, axis=-1)

@@ -1,0 +1,85 @@
+"""Where the keys and values of a text lie: a buffer that grows, or an arena of slots."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from runtime.manifest import Geometry
+
+
+class Cache:
+    """The tokens of one sequence whose keys and values are known; at most `context` of them."""
+
+    def __init__(self, context: int) -> None:
+        self.context = context
+        self.length = 0
+        self._tokens: NDArray[np.int64] = np.empty(context, np.int64)
+
+    def shared_with(self, tokens: NDArray[np.int64]) -> int:
+        """How many tokens of the start of `tokens` are cached."""
+        most = min(self.length, len(tokens))
+        different = self._tokens[:most] != tokens[:most]
+        return int(different.argmax()) if different.any() else most
+
+    def append(self, tokens: NDArray[np.int64] | int) -> None:
+        """Note that the keys and values of `tokens` were written after what was cached."""
+        end = self.length + np.size(tokens)
+        self._tokens[self.length : end] = tokens
+        self.length = end
+
+    def crop(self, length: int) -> None:
+        """Forget keys and values past `length`; what is shorter already stays as it is."""
+        self.length = min(self.length, max(length, 0))
+
+
+class Buffers(Cache):
+    """The cache of a fused graph: a token's place is its position.
+
+    buffers: [layers, 2, 1, kv_heads, context + 1, head_size] real, keys then values; a page of
+    memory is taken only when it is first written. The slot past the context is for the copy of a
+    lone row.
+    """
+
+    def __init__(self, geometry: Geometry, context: int, real: DTypeLike = np.float32) -> None:
+        super().__init__(context)
+        shape = (geometry.layers, 2, 1, geometry.kv_heads, context + 1, geometry.head_size)
+        self.buffers: NDArray[Any] = np.empty(shape, real)
+
+
+class Arena(Cache):
+    """The cache of a portable graph: a token may lie in any of `slots` slots.
+
+    keys: [layers, kv_heads, head_size, slots] real, values: [layers, kv_heads, slots, head_size].
+    A path of slots is the text; what is in no path is free. Committing a branch or forgetting it
+    moves numbers of slots, never keys. All zeros at first: what is masked is still multiplied.
+    """
+
+    def __init__(
+        self, geometry: Geometry, context: int, slots: int, real: DTypeLike = np.float32
+    ) -> None:
+        super().__init__(min(context, slots))
+        layers, heads, size = geometry.layers, geometry.kv_heads, geometry.head_size
+        self.keys: NDArray[Any] = np.zeros((layers, heads, size, slots), real)
+        self.values: NDArray[Any] = np.zeros((layers, heads, slots, size), real)
+        self._path: NDArray[np.intp] = np.arange(slots)  # the text's slots, then the free ones
+
+    @property
+    def path(self) -> NDArray[np.intp]:
+        """The slots of the cached tokens, in the order of the text."""
+        return self._path[: self.length]
+
+    def free(self, count: int) -> NDArray[np.intp]:
+        """The first `count` free slots; fewer where there are no more."""
+        return self._path[self.length : self.length + count]
+
+    def write(self, slots: Sequence[int] | NDArray[np.intp], new: tuple[Any, Any]) -> None:
+        """Put new keys [layers, kv_heads, head_size, n] and values [.., n, head_size] in slots."""
+        self.keys[..., slots], self.values[..., slots, :] = new
+
+    def keep(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
+        """Make free slots, in this order, the text's next ones; they hold `tokens`."""
+        free = self._path[self.length :]
+        self._path[self.length :] = [*slots, *free[~np.isin(free, slots)]]
+        self.append(np.array(tokens, np.int64))

@@ -1,0 +1,240 @@
+"""A portable graph's session: static widths, an additive mask, and a cache of slots.
+
+A call has as many rows as one of the graphs; spare rows see only themselves and are thrown away.
+Rows may form a tree: each sees the cached text, its ancestors and itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from runtime import providers
+from runtime.cache import Arena
+from runtime.errors import ContextError
+from runtime.manifest import Geometry
+from runtime.session import GraphSession, misfits_named
+
+HIDDEN = -30000.0  # a score that no row can outweigh, finite also in float16
+ROOT = -1  # the parent of a node that follows the cached text
+
+
+class PortableSession(GraphSession[Arena]):
+    """The portable graphs of one model with a shared arena; one thread uses it."""
+
+    def __init__(
+        self,
+        graphs: Mapping[int, Path],
+        geometry: Geometry,
+        *,
+        slots: int,
+        threads: int,
+        provider: str = "CPU",
+        cores: tuple[int, ...] = (),
+        context: int | None = None,
+        share_cpu: bool = False,
+        cache: Arena | None = None,
+    ) -> None:
+        """Load `graphs`, keyed by their rows, which have `slots` slots.
+
+        context (tokens) caps the text below that. `cache`, from another session on graphs of the
+        same model, is taken over as it is. Raises BundleError, ProviderError as `providers.load`.
+        """
+        sessions = {
+            rows: providers.load(
+                path, name=provider, threads=threads, cores=cores, share_cpu=share_cpu
+            )
+            for rows, path in sorted(graphs.items())
+        }
+        self._slots = slots
+        self._core = cores[0] if cores else None
+        self._real = providers.input_type(sessions[min(sessions)], "mask")
+        longest = min(context or geometry.context, geometry.context)
+        super().__init__(geometry, cache or Arena(geometry, longest, slots, self._real))
+        self.chunk = max(sessions)
+        with misfits_named():
+            self._calls = [
+                _Call(session, rows, slots, self.cache) for rows, session in sessions.items()
+            ]
+        self._branch = _NO_BRANCH
+
+    def new_cache(self, context: int) -> Arena:
+        """An empty arena."""
+        return Arena(self.geometry, context, self._slots, self._real)
+
+    def use(self, cache: Arena) -> None:
+        """Go on with another sequence; the branches fed before are forgotten."""
+        super().use(cache)
+        self._branch = _NO_BRANCH
+
+    def branch(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
+        """Feed a tree of nodes after the cached text; the logits [n, vocabulary] float32 of all.
+
+        parents: for each node the place of its parent among the nodes, before it, or ROOT for the
+        end of the cached text. The branches fed before are forgotten; `keep` makes a path of these
+        part of the text. Raises ContextError when the slots do not suffice or a path would leave
+        the context.
+        """
+        seen = ancestry(parents)
+        deepest = int(seen.sum(axis=1).max(initial=0))
+        if self.length + deepest > self.context or self.length + len(tokens) > self._slots:
+            raise ContextError(
+                f"A tree of {len(tokens)} nodes does not fit behind {self.length} tokens in "
+                f"{self._slots} slots and a context of {self.context}."
+            )
+        return self._run(tokens, parents, len(tokens))
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make nodes of the last branch, a path from the cached text down, part of the text."""
+        branch, self._branch = self._branch, _NO_BRANCH
+        if [branch.parents[node] for node in path] != [ROOT, *path][: len(path)]:
+            raise ValueError(f"{list(path)} is no path of the last branch")
+        slots = [branch.slots[node] for node in path]
+        self.cache.keep(slots, [branch.tokens[node] for node in path])
+
+    def _feed(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
+        """Feed a chain and keep it; the logits of its last `num_logits` tokens."""
+        nodes = range(len(tokens))
+        logits = self._run(tokens.tolist(), range(ROOT, len(tokens) - 1), num_logits)
+        self.keep(nodes)
+        return logits
+
+    def _run(
+        self, tokens: Sequence[int], parents: Sequence[int], num_logits: int
+    ) -> NDArray[np.float32]:
+        """Feed nodes, in as many calls as they need; the logits of the last `num_logits`."""
+        seen = ancestry(parents)
+        positions = self.length + seen.sum(axis=1) - 1
+        slots = self.cache.free(len(tokens)).copy()
+        logits: list[NDArray[np.float32]] = []
+        start = 0
+        while start < len(tokens):
+            call, end = self._next_call(start, len(tokens), num_logits)
+            rows = slice(start, end)
+            slots_seen = np.zeros((end - start, self._slots), bool)
+            slots_seen[:, self.cache.path] = True
+            slots_seen[:, slots[:start]] = seen[rows, :start]
+            call.feed(tokens[rows], positions[rows], slots_seen, seen[rows, rows])
+            with misfits_named(), providers.pinned(self._core):
+                call.run(self.cache)
+            self.cache.write(slots[rows], call.new(end - start))
+            wanted = max(0, end - max(start, len(tokens) - num_logits))
+            rows_found = call.logits_of(wanted)
+            logits.append(rows_found if end == len(tokens) else rows_found.copy())
+            start = end
+        self._branch = _Branch(tuple(tokens), tuple(parents), tuple(slots.tolist()))
+        return logits[0] if len(logits) == 1 else np.concatenate(logits)
+
+    def _next_call(self, start: int, end: int, num_logits: int) -> tuple["_Call", int]:
+        """The graph that feeds the nodes from `start`, and the node it ends before.
+
+        The narrowest that does all of the rest; else the widest for nodes without logits; else the
+        one that gives most logits.
+        """
+        rest, plain = end - start, end - num_logits - start
+        for call in self._calls:
+            if call.rows >= rest and call.num_logits >= min(rest, num_logits):
+                return call, end
+        if plain > 0:
+            widest = next((call for call in self._calls if call.rows >= plain), self._calls[-1])
+            return widest, start + min(plain, widest.rows)
+        most = max(self._calls, key=lambda call: call.num_logits)
+        return most, start + min(rest, most.num_logits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """The nodes fed last: tokens, parents and the slots that hold their keys and values."""
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
+
+
+_NO_BRANCH = _Branch()
+
+
+def ancestry(parents: Sequence[int]) -> NDArray[np.bool_]:
+    """Which nodes each node sees, [n, n]: its ancestors and itself.
+
+    Raises ValueError for a parent that does not stand before its node.
+    """
+    seen = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if not ROOT <= parent < node:
+            raise ValueError(f"node {node} has the parent {parent}")
+        if parent != ROOT:
+            seen[node] |= seen[parent]
+    return seen
+
+
+class _Call:
+    """One graph with its inputs and outputs in memory of their own, bound once for each arena."""
+
+    def __init__(self, session: ort.InferenceSession, rows: int, slots: int, arena: Arena) -> None:
+        real = arena.keys.dtype
+        layers, heads, size, _ = arena.keys.shape
+        shapes = {item.name: item.shape for item in session.get_outputs()}
+        self.rows = rows
+        self.num_logits, vocabulary = shapes["logits"]
+        self._session = session
+        self._slots = slots
+        self._arena: Arena | None = None
+        self._inputs = {
+            "tokens": np.zeros(rows, np.int32),
+            "positions": np.zeros(rows, np.int32),
+            "mask": np.zeros((rows, slots + rows), real),
+            "logits_rows": np.zeros(self.num_logits, np.int32),
+        }
+        self._logits = np.empty((self.num_logits, vocabulary), np.float32)
+        self._new_keys = np.empty((layers, heads, size, rows), real)
+        self._new_values = np.empty((layers, heads, rows, size), real)
+
+    def feed(
+        self,
+        tokens: Sequence[int],
+        positions: NDArray[np.int64],
+        slots_seen: NDArray[np.bool_],
+        rows_seen: NDArray[np.bool_],
+    ) -> None:
+        """Fill the inputs for n ≤ rows rows, which see [n, slots] and [n, n]."""
+        count = len(tokens)
+        self._inputs["tokens"][:count] = tokens
+        self._inputs["positions"][:count] = positions
+        mask = self._inputs["mask"]
+        mask[...] = HIDDEN
+        mask[:count, : self._slots][slots_seen] = 0
+        own = mask[:, self._slots :]
+        np.fill_diagonal(own, 0)  # a row that sees nothing has no shares
+        own[:count, :count][rows_seen] = 0
+        self._inputs["logits_rows"][:] = np.arange(count - self.num_logits, count).clip(0)
+
+    def run(self, arena: Arena) -> None:
+        """Run the graph on what was fed and the arena."""
+        if self._arena is not arena:
+            self._binding = self._bind(arena)
+            self._arena = arena
+        self._session.run_with_iobinding(self._binding)
+
+    def new(self, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The keys and values of the first `count` rows, as `Arena.write` takes them."""
+        return self._new_keys[..., :count], self._new_values[..., :count, :]
+
+    def logits_of(self, count: int) -> NDArray[np.float32]:
+        """The logits of the last `count` rows fed; the next run writes them again."""
+        return self._logits[self.num_logits - count :]
+
+    def _bind(self, arena: Arena) -> ort.IOBinding:
+        binding = self._session.io_binding()
+        inputs: dict[str, NDArray[Any]] = dict(self._inputs)
+        outputs: dict[str, NDArray[Any]] = {"logits": self._logits}
+        for layer in range(len(arena.keys)):
+            inputs |= {f"keys.{layer}": arena.keys[layer], f"values.{layer}": arena.values[layer]}
+            outputs[f"new_keys.{layer}"] = self._new_keys[layer]
+            outputs[f"new_values.{layer}"] = self._new_values[layer]
+        providers.bind(binding, inputs, outputs)
+        return binding
