@@ -46,7 +46,7 @@ def open_session(
     device: str = "CPU",
     draft_device: str = "CPU",
     execution_provider: str = "CPU",
-    draft_execution_provider: str = "CPU",
+    draft_execution_provider: str | None = None,
     cache_dir: Path | None = None,
     offline: bool = False,
     verify: bool = False,
@@ -63,13 +63,13 @@ def open_session(
     """
     providers.check_device("target", device)
     providers.check_device("draft", draft_device)
-    providers.check_provider("target", execution_provider)
-    providers.check_provider("draft", draft_execution_provider)
-    if draft_execution_provider != "CPU" and draft != "model":
+    if draft_execution_provider is not None and draft != "model":
         raise UsageError(
-            f"The draft was asked for on {draft_execution_provider}, but the draft is {draft!r}, "
+            f"A draft was asked for on {draft_execution_provider}, but the draft is {draft!r}, "
             "which needs no provider: leave one out."
         )
+    provider = providers.find("target", execution_provider)
+    draft_provider = providers.find("draft", draft_execution_provider or "CPU")
     _one_of("precision", precision, PRECISIONS)
     _one_of("draft", draft, DRAFTS)
     strategy = strategy or ("autoregressive" if draft == "none" else "mirror")
@@ -100,8 +100,8 @@ def open_session(
         strategy=strategy,
         precision=precision,
         draft=draft,
-        provider=execution_provider,
-        draft_provider=draft_execution_provider,
+        provider=provider,
+        draft_provider=draft_provider,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,

@@ -94,9 +94,10 @@ def add_models(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--precision",
-        choices=("fp32", "int8"),
+        choices=("fp32", "int8", "fp16", "int4"),
         default="int8",
-        help="of the target's weights (default: %(default)s)",
+        help="of the target's weights; fp16 and int4 must have been built into the bundle "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--cache-dir", type=Path, metavar="FOLDER", help="where built bundles and history are kept"
@@ -174,7 +175,7 @@ def add_sampling(group: argparse._ArgumentGroup, *, seed: str) -> None:
 
 
 def add_limits(group: argparse._ArgumentGroup, *, max_new_tokens: int) -> None:
-    """Lengths, threads and devices; `max_new_tokens` is the default that its help names."""
+    """Lengths, threads, devices, providers; `max_new_tokens` is the default that its help names."""
     positive = integer(least=1)
     group.add_argument(
         "--max-new-tokens",
@@ -192,6 +193,18 @@ def add_limits(group: argparse._ArgumentGroup, *, max_new_tokens: int) -> None:
     )
     group.add_argument(
         "--draft-device", default="CPU", metavar="NAME", help="of the draft (default: %(default)s)"
+    )
+    group.add_argument(
+        "-e",
+        "--execution-provider",
+        default="CPU",
+        metavar="NAME",
+        help="of onnxruntime, that runs the target: CPU or OpenVINO (default: %(default)s)",
+    )
+    group.add_argument(
+        "--draft-execution-provider",
+        metavar="NAME",
+        help="that runs the draft model (default: CPU)",
     )
 
 

@@ -22,6 +22,8 @@ OPEN_SETTINGS = (
     "draft_threads",
     "device",
     "draft_device",
+    "execution_provider",
+    "draft_execution_provider",
     "cache_dir",
     "offline",
     "verify",
@@ -57,6 +59,8 @@ class Options:
     draft_threads: int | None
     device: str
     draft_device: str
+    execution_provider: str
+    draft_execution_provider: str | None
     cache_dir: Path | None
     offline: bool
     verify: bool
@@ -78,8 +82,12 @@ def parse(argv: Sequence[str]) -> Options:
             f"--strategy {explicit} needs a draft: leave out --draft none, "
             "or take --strategy autoregressive."
         )
-    if values["draft_model"] is not None and draft != "model":
-        raise UsageError(f"--draft-model names a model, but --draft {draft} uses none: drop one.")
+    for flag in ("draft_model", "draft_execution_provider"):
+        if values[flag] is not None and draft != "model":
+            raise UsageError(
+                f"--{flag.replace('_', '-')} is for a draft model, but --draft {draft} uses none: "
+                "drop one."
+            )
     values["strategy"] = explicit or ("autoregressive" if draft == "none" else "mirror")
     values["stop"] = tuple(values["stop"])
     for name in ("prompt", "system_prompt"):

@@ -75,15 +75,21 @@ def check_device(role: str, device: str) -> None:
         )
 
 
-def check_provider(role: str, name: str) -> None:
-    """Refuse a provider that is not known or cannot be loaded here; raises ProviderError."""
-    if name not in PROVIDERS:
+def find(role: str, name: str) -> str:
+    """The key of PROVIDERS that `name` means, in any case and with onnxruntime's ending or not.
+
+    Raises ProviderError for a provider that is not known or cannot be loaded here.
+    """
+    short = name.lower().removesuffix("executionprovider")
+    key = next((known for known in PROVIDERS if known.lower() == short), None)
+    if key is None:
         raise ProviderError(
             f"The {role} was asked for on the execution provider {name!r}; "
             f"known are {', '.join(PROVIDERS)}."
         )
-    if PROVIDERS[name].package is not None:
-        _devices(name, PROVIDERS[name])
+    if PROVIDERS[key].package is not None:
+        _devices(key, PROVIDERS[key])
+    return key
 
 
 def usable_cores() -> list[int]:

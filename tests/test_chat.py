@@ -122,6 +122,7 @@ def test_stats_print_settings_and_metrics_on_stderr() -> None:
 def test_every_setting_reaches_open_session() -> None:
     session = FakeSession()
     flags = "-m m -md d --precision fp32 --strategy speculative --num-draft-tokens 8"
+    flags += " -e openvino --draft-execution-provider CPU"
     flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c --verify"
     assert chat(session, "--prompt", "Hi", *flags.split())[0] == 0
     assert session.opened is not None
@@ -140,6 +141,8 @@ def test_every_setting_reaches_open_session() -> None:
         "draft_threads": 2,
         "device": "CPU",
         "draft_device": "CPU",
+        "execution_provider": "openvino",
+        "draft_execution_provider": "CPU",
         "cache_dir": Path("c"),
         "offline": True,
         "verify": True,
