@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,15 +1,16 @@
 """Tests of runtime/drafter.py: what is guessed after hand-made texts, and how far."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from runtime.drafter import Guess, LookupDrafter, ModelDrafter
+from runtime.errors import MirrorError
 from runtime.sampling import Sampling, choose, rank
-from runtime.session import GraphSession
+from runtime.fused import FusedSession
 from tests.table import TableTarget
 
 Tokens = NDArray[np.int64]
@@ -54,11 +55,12 @@ def test_lookup_heeds_its_settings() -> None:
 
 
 class TableSession:
-    """What a drafter sees of GraphSession, on a table."""
+    """What a drafter sees of FusedSession, on a table."""
 
     def __init__(self, target: TableTarget, context: int) -> None:
         self.target = target
         self.context = context
+        self.vocabulary = target.vocabulary
         self.chunks = 0
 
     def prefill(self, tokens: Tokens) -> bool:
@@ -73,7 +75,7 @@ class TableSession:
 def model_drafter(
     session: TableSession, *, vocabulary: int = 4, runner_ups: int = 1
 ) -> ModelDrafter:
-    return ModelDrafter(cast("GraphSession", session), vocabulary=vocabulary, runner_ups=runner_ups)
+    return ModelDrafter(cast("FusedSession", session), vocabulary=vocabulary, runner_ups=runner_ups)
 
 
 def after(context: Sequence[int], target: TableTarget, sampling: Sampling, count: int) -> list[int]:
@@ -128,3 +130,42 @@ def test_padding_ids_of_the_draft_are_never_guessed() -> None:
     drafter = model_drafter(TableSession(TableTarget(table=table), context=8), runner_ups=5)
     guesses = list(drafter.draft(np.zeros(2, np.int64), 3, Sampling()))
     assert guesses == [Guess(2, (0, 1, 3))] * 3
+
+
+class OddSession(TableSession):
+    """Gives whatever logits it was told to."""
+
+    def __init__(self, logits: NDArray[Any]) -> None:
+        super().__init__(TableTarget(), context=8)
+        self._odd = logits
+
+    def extend(self, tokens: Tokens) -> NDArray[Any]:
+        return self._odd
+
+
+@pytest.mark.parametrize(
+    ("logits", "error"),
+    [
+        (np.zeros((1, 3), np.float32), r"shape \(1, 3\) in float32; \(1, 4\) in float32 was due"),
+        (np.zeros((1, 5), np.float32), r"shape \(1, 5\)"),
+        (np.zeros((2, 4), np.float32), r"shape \(2, 4\)"),
+        (np.zeros((0, 4), np.float32), r"shape \(0, 4\)"),
+        (np.zeros((1, 0), np.float32), r"shape \(1, 0\)"),
+        (np.zeros(4, np.float32), r"shape \(4,\)"),
+        (np.zeros((1, 1, 4), np.float32), r"shape \(1, 1, 4\)"),
+        (np.zeros((1, 4), np.float64), "in float64"),
+        (np.zeros((1, 4), np.int64), "in int64"),
+        (np.array([[0, np.nan, 1, 2]], np.float32), "cannot be sampled from: the largest is nan"),
+        (np.full((1, 4), np.inf, np.float32), "cannot be sampled from: the largest is inf"),
+        (np.full((1, 4), -np.inf, np.float32), "cannot be sampled from: the largest is -inf"),
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_none_are_refused(
+    logits: NDArray[Any], error: str, temperature: float
+) -> None:
+    drafts = model_drafter(OddSession(logits)).draft(
+        np.zeros(2, np.int64), 3, Sampling(temperature=temperature)
+    )
+    with pytest.raises(MirrorError, match=error):
+        next(drafts)

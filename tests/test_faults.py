@@ -1,17 +1,28 @@
 """Tests of drafts that fail: a fresh one takes over, and the text never shows it."""
 
+import gc
+import sys
+import threading
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator
 from functools import partial
+from random import Random
 from threading import Event, Thread
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from runtime import worker as module
-from runtime.drafter import Drafter
+from runtime.drafter import Drafter, Guess, ModelDrafter
 from runtime.sampling import Sampling
+from runtime.strategy import Autoregressive, Mirror, Speculative
 from runtime.verify import Proposal
 from runtime.worker import DraftWorker
 from tests.counter import Counter, Ill, raising
-from tests.table import Faulty, TableTarget, current, wait_until, working
+from tests.table import Faulty, TableTarget, current, wait_until, working, write
 
 TARGET = TableTarget(vocabulary=100, context=400)
 CHAIN = Proposal.chain
@@ -156,3 +167,158 @@ def test_a_thread_that_cannot_start_leaves_the_answer_alone(
             "No fresh draft could be started: RuntimeError: no more threads"
         ]
         monkeypatch.undo()
+
+
+# Ten thousand rounds.
+
+ROUNDS = 10_000
+LIMIT_S = 0.005
+SHARE = 0.02  # of the passes of a draft fail, and of its guesses
+FAULTS = ("raise", "hang", "late", "in time", "shape", "token", "nonsense")
+
+
+class Faults:
+    """Decides for every pass of every draft whether it fails and how, and counts that."""
+
+    def __init__(self, seed: int) -> None:
+        self.met: Counts[str] = Counts()
+        self._random = Random(seed)
+        self._hang = Event()
+
+    def release(self) -> None:
+        """Let every pass that hangs go on."""
+        self._hang.set()
+        self._hang = Event()
+
+    def logits(self, logits: NDArray[np.float32]) -> NDArray[Any]:
+        """What a pass gives for `logits`, if it gives anything and in time."""
+        kind = self._kind(*FAULTS[:-1])
+        if kind == "raise":
+            raise self._random.choice([RuntimeError("no kernel"), MemoryError(), SystemExit(1)])
+        if kind == "hang":
+            self._hang.wait(60)
+        elif kind in ("late", "in time"):
+            time.sleep(LIMIT_S * (3 if kind == "late" else 0.2))
+        elif kind == "shape":
+            bad = np.full_like(logits, np.nan)
+            odd = [logits[:, 1:], logits[:0], logits[0], logits.astype(np.float64), bad]
+            return self._random.choice(odd)
+        return -logits if kind == "token" else logits
+
+    def guess(self, guess: Guess, vocabulary: int) -> Any:
+        """What a drafter gives for `guess`."""
+        token = guess.token
+        return self._random.choice(
+            [Guess(vocabulary), Guess(-1), Guess(token, (vocabulary,)), Guess(token, (-1,)),
+             Guess(1.5), Guess(2**70), Guess(token, (1.5,)), "token"]  # type: ignore[arg-type]
+        ) if self._kind(FAULTS[-1]) else guess  # fmt: skip
+
+    def _kind(self, *kinds: str) -> str | None:
+        if self._random.random() > SHARE:
+            return None
+        kind = self._random.choice(kinds)
+        self.met[kind] += 1
+        return kind
+
+
+class FaultySession:
+    """A draft's session, some of whose passes fail."""
+
+    def __init__(self, session: Any, faults: Faults) -> None:
+        self._session, self._faults = session, faults
+        self.context, self.vocabulary = session.context, session.vocabulary
+
+    def prefill(self, tokens: NDArray[np.int64]) -> bool:
+        return bool(self._session.prefill(tokens))
+
+    def extend(self, tokens: NDArray[np.int64]) -> NDArray[Any]:
+        return self._faults.logits(self._session.extend(tokens))
+
+
+class FaultyDrafter(ModelDrafter):
+    """A model that drafts on a faulty session, some of whose guesses are nonsense."""
+
+    def __init__(self, session: Any, faults: Faults, *, vocabulary: int) -> None:
+        super().__init__(FaultySession(session, faults), vocabulary=vocabulary)  # type: ignore[arg-type]
+        self._faults = faults
+
+    def draft(self, context: NDArray[np.int64], count: int, sampling: Sampling) -> Iterator[Guess]:
+        for guess in super().draft(context, count, sampling):
+            yield self._faults.guess(guess, self._vocabulary)
+
+
+class Successors:
+    """Makes faulty drafts and counts them; told to, it counts what a worker drops."""
+
+    def __init__(self, session: Callable[[], Any], faults: Faults, *, vocabulary: int) -> None:
+        self.made = 0
+        self.dropped: Counts[str] = Counts()
+        self._session, self._faults, self._vocabulary = session, faults, vocabulary
+
+    def __call__(self) -> Drafter:
+        self.made += 1
+        return FaultyDrafter(self._session(), self._faults, vocabulary=self._vocabulary)
+
+    def watch(self, worker: DraftWorker, patch: pytest.MonkeyPatch) -> None:
+        failed = worker._failed
+
+        def note(error: str) -> None:
+            self.dropped[error] += 1
+            failed(error)
+
+        patch.setattr(worker, "_failed", note)
+
+
+@pytest.fixture
+def unchanged() -> Iterator[None]:
+    """Checks that threads and memory are afterwards what they were before.
+
+    Memory in blocks of Python's allocator, which holds every object, those of arrays too: a draft
+    of the small model takes some 500, and hundreds of drafts come and go.
+    """
+    gc.collect()
+    threads, blocks = set(threading.enumerate()), sys.getallocatedblocks()
+    yield
+    gc.collect()
+    assert set(threading.enumerate()) == threads
+    assert sys.getallocatedblocks() - blocks < 10_000
+
+
+KINDS = {"speculative": Speculative, "mirror": Mirror}
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_text_never_shows_what_happens_to_the_drafts(
+    kind: str,
+    temperature: float,
+    monkeypatch: pytest.MonkeyPatch,
+    record_testsuite_property: Callable[[str, object], None],
+) -> None:
+    monkeypatch.setattr(module, "PAUSE", 0)
+    faults, rounds, proposed = Faults(seed=5), 0, 0
+    alone, target, draft = (TableTarget(vocabulary=16, seed=seed) for seed in (0, 0, 1))
+    draft.table = draft.table + 2 * target.table
+    target.meanwhile = partial(time.sleep, 0)  # let the draft's thread go on
+    drafts = Successors(lambda: draft, faults, vocabulary=16)
+    with working(drafts, target, time_limit_s=LIMIT_S) as worker:
+        drafts.watch(worker, monkeypatch)
+        strategy = KINDS[kind](worker, num_draft_tokens=4)
+        while rounds < ROUNDS // 4:
+            sampling = Sampling(temperature=temperature, seed=rounds)
+            prompt = (rounds % 16,)
+            expected = write(alone, Autoregressive(), prompt, sampling, max_new_tokens=60)
+            found = write(target, strategy, prompt, sampling, max_new_tokens=60)
+            assert found.tokens == expected.tokens
+            rounds += found.metrics.rounds
+            proposed += found.metrics.draft_tokens_proposed
+            faults.release()
+        wait_until(lambda: worker._drafts.running() == 0)
+        worker.begin((0,), Sampling())
+        wait_until(lambda: drafts.made == 1 + drafts.dropped.total())
+    assert proposed > rounds
+    assert min(faults.met[fault] for fault in FAULTS) > 5
+    assert drafts.dropped.total() > 100
+    counts = {"rounds": rounds, "drafts": drafts.made, "faults": dict(faults.met)}
+    record_testsuite_property(f"draft faults, {kind}, temperature {temperature}", counts)
