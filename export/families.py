@@ -13,6 +13,7 @@ from export.metadata import Metadata
 from runtime.errors import BuildError, BundleError
 from runtime.manifest import Geometry
 
+HEAD_STEP = 16  # GroupQueryAttention turns heads of such sizes only
 MAX_CONTEXT = 1 << 20  # tokens; the longest of these families' models takes 1,010,000
 
 
@@ -118,6 +119,10 @@ def geometry_of(metadata: Metadata) -> Geometry:
                 f"{metadata.path}: {metadata.setting(name)} is {integer(name)} where {why} is "
                 f"{wanted}; only equal ones work."
             )
+    if head_size % HEAD_STEP:
+        raise BuildError(
+            f"{metadata.path}: the head size is {head_size}; only multiples of {HEAD_STEP} work."
+        )
     context = integer("context_length")
     if not 1 < context <= MAX_CONTEXT:
         raise BuildError(

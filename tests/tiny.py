@@ -67,7 +67,7 @@ def metadata(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 def tensors(*, seed: int = 0, tied: bool = False) -> dict[str, NDArray[np.float32]]:
     """The weights that go with `metadata`, as those of a family."""
-    return Family("llama", tied=tied, head_size=HIDDEN // HEADS).weights(seed=seed)
+    return Family("llama", tied=tied, head_size=HIDDEN // HEADS, gain=2.0).weights(seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class Family:
     hidden: int = HIDDEN
     intermediate: int = INTERMEDIATE
     head_size: int = 32  # not hidden / heads
+    gain: float = 1.0  # of every matrix; a larger one makes varied text, and magnifies rounding
 
     def pairs(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The key-value pairs of the file; `changes` as in `metadata`, without the architecture."""
@@ -97,14 +98,14 @@ class Family:
         return pairs | {"general.architecture": self.architecture}
 
     def weights(self, *, seed: int = 0) -> dict[str, NDArray[np.float32]]:
-        """Random float32 weights by GGUF name, matrices [out, in]; enough for varied text."""
+        """Random float32 weights by GGUF name, matrices [out, in]."""
         noise = np.random.default_rng(seed)
 
         def vector(size: int, middle: float, spread: float) -> NDArray[np.float32]:
             return (middle + spread * noise.standard_normal(size)).astype(np.float32)
 
         def matrix(rows: int, columns: int) -> NDArray[np.float32]:
-            return vector(rows * columns, 0, 2.0 / columns**0.5).reshape(rows, columns)
+            return vector(rows * columns, 0, self.gain / columns**0.5).reshape(rows, columns)
 
         hidden, query, key = self.hidden, HEADS * self.head_size, KV_HEADS * self.head_size
         found = {"token_embd.weight": matrix(len(vocabulary()), hidden)}
@@ -138,7 +139,7 @@ FAMILIES = {
     "llama": Family("llama", rope_factors=True),
     "llama-tied": Family("llama", tied=True),
     "llama-biases": Family("llama", biases=True, rope_factors=True),
-    "mistral": Family("llama", head_size=8),
+    "mistral": Family("llama", head_size=48),
     "mistral3": Family("mistral3"),
     "qwen2": Family("qwen2", biases=True, tied=True),
     "qwen3": Family("qwen3", head_norms=True, tied=True),
