@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_what_sets_a_family_apart_matters(family: str, parts: list[str], tmp_pat
 def test_files_of_every_block_type(kind: str, tmp_path: Path) -> None:
     """All matrices are random blocks; the graph is held against the numbers of a plain decoder."""
     family = tiny.Family("qwen3", head_norms=True, hidden=256, intermediate=256, head_size=64)
-    stored = {
+    stored: dict[str, NDArray[Any]] = {
         name: blocks.random_rows(kind, *tensor.shape, seed=place) if tensor.ndim == 2 else tensor
         for place, (name, tensor) in enumerate(family.weights().items())
     }
