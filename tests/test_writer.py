@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from export.writer import ALIGNMENT, INLINE_BYTES, IR_VERSION, OPSET, GraphWriter
+from export.writer import ALIGNMENT, INLINE_BYTES, IR_VERSION, OPSET, GraphWriter, WeightFile
+from runtime.errors import BuildError
 
 WEIGHTS: dict[str, NDArray[Any]] = {
     "small": np.arange(INLINE_BYTES, dtype=np.uint8),
@@ -26,9 +27,9 @@ WEIGHTS: dict[str, NDArray[Any]] = {
 
 
 @contextmanager
-def pen(folder: Path, *, reuse: bool = False) -> Iterator[GraphWriter]:
-    with closing(GraphWriter(folder / "weights", reuse=reuse)) as writer:
-        yield writer
+def pen(folder: Path, *, real_type: int = TensorProto.FLOAT) -> Iterator[GraphWriter]:
+    with closing(WeightFile(folder / "weights")) as weights:
+        yield GraphWriter(weights, real_type=real_type)
 
 
 def saved(writer: GraphWriter, path: Path, inputs: list[str], outputs: list[str]) -> Path:
@@ -89,20 +90,59 @@ def test_a_weight_is_stored_once(tmp_path: Path) -> None:
     assert (tmp_path / "weights").stat().st_size == ALIGNMENT
 
 
-def test_a_reused_data_file_is_referred_to_and_not_touched(tmp_path: Path) -> None:
-    models = []
-    for reuse in (False, True):
-        with pen(tmp_path, reuse=reuse) as writer:
-            for name, value in WEIGHTS.items():
-                writer.weight(name, value)
-            models.append(places(writer.model([], [])))
-        if not reuse:
-            (tmp_path / "weights").write_bytes(b"as it was")
-    assert models[0] == models[1]
-    assert (tmp_path / "weights").read_bytes() == b"as it was"
-    with pen(tmp_path / "absent", reuse=True) as writer:
-        writer.weight("w", WEIGHTS["page"])
-    assert not (tmp_path / "absent").exists()
+def test_graphs_share_what_has_one_name_and_add_what_has_another(tmp_path: Path) -> None:
+    with closing(WeightFile(tmp_path / "weights")) as weights:
+        one, other = GraphWriter(weights), GraphWriter(weights)
+        for name in ("large", "page"):
+            one.weight(name, WEIGHTS[name])
+        for name in ("page", "last", "large"):
+            other.weight(name, WEIGHTS[name])
+        first, second = (places(writer.model([], [])) for writer in (one, other))
+    assert list(first) == ["large", "page"]
+    assert list(second) == ["page", "last", "large"]
+    assert {name: second[name] for name in first} == first
+    assert (tmp_path / "weights").stat().st_size == 2 * ALIGNMENT + WEIGHTS["last"].nbytes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.zeros((2, 3001), np.int8),
+        np.zeros((3000, 2), np.int8),
+        np.zeros(6000, np.int8),
+        np.zeros((2, 3000), np.uint8),
+        np.zeros((2, 1500), np.int16),
+    ],
+)
+def test_one_name_is_one_shape_and_type(other: NDArray[Any], tmp_path: Path) -> None:
+    value = np.ones((2, 3000), np.int8)
+    with closing(WeightFile(tmp_path / "weights")) as weights:
+        GraphWriter(weights).weight("w", value)
+        with pytest.raises(BuildError, match=r"disagree on the weight w of .*weights"):
+            GraphWriter(weights).weight("w", other)
+        GraphWriter(weights).weight("w", value)
+    assert (tmp_path / "weights").read_bytes() == value.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("real_type", "kind"), [(TensorProto.FLOAT, np.float32), (TensorProto.FLOAT16, np.float16)]
+)
+def test_real_numbers_are_of_the_graphs_own_type(
+    real_type: int, kind: type[np.floating[Any]], tmp_path: Path
+) -> None:
+    value = np.linspace(-1, 1, 3000, dtype=np.float32)
+    with pen(tmp_path, real_type=real_type) as writer:
+        for name in (writer.real("w", value), writer.scalar(0.1)):
+            writer.node("Identity", name, output=f"{name} again")
+            writer.float32(name, output=f"{name} wide")
+        model = writer.model([], [])
+        names = [name for node in model.graph.node for name in node.output]
+        path = saved(writer, tmp_path / "graph", [], names)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = session.run(None, {})
+    assert [array.dtype for array in found] == [kind, np.float32] * 2
+    for array, stored in zip(found, (value, value, 0.1, 0.1), strict=True):
+        np.testing.assert_array_equal(array, np.array(stored, kind).astype(array.dtype))
 
 
 def test_constants_are_shared_when_value_shape_and_type_are_the_same(tmp_path: Path) -> None:
@@ -131,11 +171,12 @@ def test_nodes_have_names_of_their_own_and_outputs_in_their_places(tmp_path: Pat
         two = writer.node("Neg", one)
         left, middle, right = writer.split(two, 3, axis=0)
         kept = writer.nodes("LayerNormalization", ("x", "w"), outputs=(0, 2), axis=-1)
-        named = writer.node("Concat", right, middle, left, output="y", axis=0)
+        head, tail = writer.split_sizes(left, [0, 2], axis=0)
+        named = writer.node("Concat", right, middle, head, tail, output="y", axis=0)
         nodes = writer.model([], []).graph.node
         path = saved(writer, tmp_path / "graph", ["x"], ["y"])
     assert named == "y"
-    assert len({node.name for node in nodes}) == len(nodes) == 5
+    assert len({node.name for node in nodes}) == len(nodes) == 6
     assert list(nodes[3].output) == [kept[0], "", kept[1]]
     graph = onnx.load(path)
     del graph.graph.node[3]  # its weight was never given
