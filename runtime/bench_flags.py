@@ -1,0 +1,200 @@
+"""The flags of the bench's command line, the help that teaches them, and what they ask for."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.bench_runs import Way
+from runtime.chat_flags import (
+    add_limits,
+    add_models,
+    add_num_draft_tokens,
+    add_sampling,
+    integer,
+    new_parser,
+)
+from runtime.chat_options import OPEN_SETTINGS, chosen_sampling, read_flags
+from runtime.errors import UsageError
+from runtime.prompts import Prompt, load_prompts, prompt_folder, select_prompts
+from runtime.sampling import Sampling
+
+PROGRAM = "mirror-bench"
+WAYS = (
+    Way("autoregressive", "none"),
+    Way("speculative", "lookup"),
+    Way("mirror", "lookup"),
+    Way("speculative", "model"),
+    Way("mirror", "model"),
+)
+DEFAULT_LIMIT = 12
+DEFAULT_MAX_NEW_TOKENS = 64
+OTHER_SETS = ("forty.jsonl",)  # for checks: short questions of eight kinds
+DESCRIPTION = """\
+Measure strategies beside each other on this machine: each answers the same prompts with the
+same seed, in turn, in one process. A table and a last line of JSON go to standard output,
+progress to standard error.
+"""
+EPILOG = """examples:
+  mirror-bench                                    all strategies, a dozen prompts, some minutes
+  mirror-bench --strategies autoregressive,mirror:lookup --category summarization
+  mirror-bench --prompts my.jsonl --max-new-tokens 128 --repeats 5 --json result.json
+  mirror-bench -m my-model.gguf -md small.gguf --strategies autoregressive,mirror:model
+  mirror-bench --limit 4 --repeats 1 | tail -n 1 | jq .strategies
+
+columns:
+  tokens/s           of a whole answer, reading the prompt included
+  ratio              to the baseline's tokens/s in the same turn; the first strategy is the baseline
+  ttft ms            from the question to the first token
+  between tokens ms  p50 / p95 / p99 of the wait for the next token. The tokens of one round come
+                     together: the first of them had the whole wait, the others none
+  length             tokens a round; plain decoding has 1.00
+  hits               rounds whose outcome the draft had guessed and drafted for (mirror)
+  hidden             share of the draft's work done while the target ran
+  equal              yes: token for token the baseline's answers. no: exit code 1
+
+A line of a prompt file: {"question_id": 1, "category": "qa", "turns": ["Why?", "And then?"]},
+perhaps with "reference", a list of texts. Turns are asked one after the other, each after the
+answer to the one before. Ctrl-C prints what has been measured so far. Leave the machine alone
+meanwhile. Exit codes: 0 done, 1 failed or not equal, 2 wrong usage, 130 interrupted.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for; the first of `ways` is the baseline.
+
+    `open`: settings for open_session, under its own names. `json`: a file to write, or None.
+    """
+
+    ways: tuple[Way, ...]
+    model: str
+    open: Mapping[str, Any]
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    max_new_tokens: int
+    stop: Sequence[str]
+    repeats: int
+    warm_up: int
+    json: Path | None
+
+
+def flag_parser() -> argparse.ArgumentParser:
+    """The parser; its errors are UsageError, --help and --version print and raise SystemExit(0)."""
+    parser = new_parser(PROGRAM, DESCRIPTION, EPILOG)
+    _add_measuring(parser.add_argument_group("what to measure"))
+    add_models(parser.add_argument_group("models"))
+    add_sampling(
+        parser.add_argument_group("how to choose tokens", "Temperature 0 unless said otherwise."),
+        seed="0",
+    )
+    limits = parser.add_argument_group("limits and machine")
+    add_num_draft_tokens(limits)
+    add_limits(limits, max_new_tokens=DEFAULT_MAX_NEW_TOKENS)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Read flags and prompts; UsageError says what is wrong. --help raises SystemExit(0)."""
+    flags = argparse.Namespace(**read_flags(flag_parser(), argv))
+    if flags.draft_model is not None and all(way.draft != "model" for way in flags.strategies):
+        raise UsageError("--draft-model names a model, but no strategy uses one: drop one of them.")
+    if flags.json is not None and not flags.json.absolute().parent.is_dir():
+        raise UsageError(f"--json {flags.json}: there is no folder {flags.json.absolute().parent}.")
+    limit = flags.limit
+    if limit is None and not flags.prompts:
+        limit = DEFAULT_LIMIT
+    most = flags.max_new_tokens
+    return Options(
+        ways=flags.strategies,
+        model=flags.model,
+        open={name: getattr(flags, name) for name in OPEN_SETTINGS},
+        prompts=select_prompts(
+            load_prompts(*(flags.prompts or _own_sets())),
+            categories=flags.category,
+            limit=limit or None,
+        ),
+        sampling=chosen_sampling(Sampling(), flags),
+        max_new_tokens=DEFAULT_MAX_NEW_TOKENS if most is None else most,
+        stop=tuple(flags.stop),
+        repeats=flags.repeats,
+        warm_up=flags.warm_up,
+        json=flags.json,
+    )
+
+
+def _add_measuring(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--strategies",
+        type=_ways,
+        default=WAYS,
+        metavar="LIST",
+        help="strategies with their draft, and commas between them, the baseline first; "
+        f"a name alone has the draft model (default: {_spelled(WAYS)})",
+    )
+    group.add_argument(
+        "--prompts",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="lines of JSON, see below; repeatable (default: the sets of this package)",
+    )
+    group.add_argument(
+        "--category",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only prompts of this kind; repeatable (default: all)",
+    )
+    group.add_argument(
+        "--limit",
+        type=integer(least=0),
+        metavar="N",
+        help="at most N prompts, taken from the categories in turn; 0: all (default: all of FILE, "
+        f"{DEFAULT_LIMIT} of the package's sets)",
+    )
+    group.add_argument(
+        "--repeats",
+        type=integer(least=1),
+        default=3,
+        metavar="N",
+        help="have every conversation N times (default: %(default)s)",
+    )
+    group.add_argument(
+        "--warm-up",
+        type=integer(least=0),
+        default=1,
+        metavar="N",
+        help="conversations of each strategy before, not counted (default: %(default)s)",
+    )
+    group.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the JSON there too, and every answer with its tokens and metrics",
+    )
+
+
+def _ways(text: str) -> tuple[Way, ...]:
+    known = {str(way): way for way in WAYS}
+    # A name alone means the draft that the chat takes unless told otherwise.
+    known |= {way.strategy: way for way in WAYS if way.draft == "model"}
+    ways = []
+    for name in (part.strip() for part in text.split(",")):
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is no strategy; there are {_spelled(WAYS)}")
+        if known[name] in ways:
+            raise argparse.ArgumentTypeError(f"{known[name]} stands twice")
+        ways.append(known[name])
+    return tuple(ways)
+
+
+def _spelled(ways: Sequence[Way]) -> str:
+    return ",".join(str(way) for way in ways)
+
+
+def _own_sets() -> list[Path]:
+    paths = sorted(prompt_folder().glob("*.jsonl"))
+    return [path for path in paths if path.name not in OTHER_SETS]

@@ -1,0 +1,179 @@
+"""The bench's measuring: every strategy has the same conversations, in turn, in one process."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from runtime.prompts import Prompt
+from runtime.sampling import Sampling
+
+# Not in chat form, so that it has no beginning in common with a prompt that is.
+CLEARING_TEXT, CLEARING_TOKENS = ".", 4
+
+
+class Metrics(Protocol):
+    """What an answer took."""
+
+    @property
+    def between_tokens_s(self) -> list[float]:
+        """Seconds from each token to the next."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The metrics by name, ready for JSON."""
+
+
+class Answer(Protocol):
+    """An answer that is made while it is iterated."""
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens so far."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it took so far."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+class Session(Protocol):
+    """What the bench needs of a session that runtime.open_session opens."""
+
+    strategy: str
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings in use, by name."""
+
+    def generate(
+        self,
+        prompt: str | Sequence[Mapping[str, str]],
+        sampling: Sampling,
+        /,
+        *,
+        max_new_tokens: int,
+        stop: Sequence[str],
+    ) -> Answer:
+        """Continue a text, or answer the last of the messages."""
+
+    def close(self) -> bool:
+        """Free everything; False when a thread is stuck and the process must not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A strategy and who drafts for it."""
+
+    strategy: str
+    draft: str
+
+    def __str__(self) -> str:
+        """As the command line spells it."""
+        return self.strategy if self.draft == "none" else f"{self.strategy}:{self.draft}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked and how it is answered; `warm_up` conversations are not counted."""
+
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    max_new_tokens: int
+    stop: Sequence[str] = ()
+    repeats: int = 1
+    warm_up: int = 1
+
+    @property
+    def size(self) -> int:
+        """How many laps there are."""
+        return len(self.prompts) * self.repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer: its tokens, its metrics by the schema, the seconds between its tokens."""
+
+    tokens: tuple[int, ...]
+    metrics: Mapping[str, Any]
+    between_tokens_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """One conversation, had in every way; `repeat` counts from 1."""
+
+    prompt: Prompt
+    repeat: int
+    turns: Mapping[Way, Sequence[Turn]]
+
+
+class Contest:
+    """The ways to compare and their sessions: ways with the same draft share one."""
+
+    def __init__(self, sessions: Mapping[str, Session], ways: Sequence[Way]) -> None:
+        """`sessions` by draft; the first of `ways` is the baseline."""
+        self.ways = tuple(ways)
+        self._sessions = sessions
+        self.settings = {way: dict(self._ready(way).settings) for way in ways}
+
+    def warm_up(self, way: Way, plan: Plan) -> float:
+        """Have the first conversation as often as the plan says; return the seconds it took."""
+        started = time.perf_counter()
+        for _ in range(plan.warm_up):
+            self._converse(way, plan.prompts[0], plan)
+        return time.perf_counter() - started
+
+    def laps(self, plan: Plan) -> Iterator[Lap]:
+        """Have every conversation in every way; who begins moves on from lap to lap."""
+        for repeat in range(plan.repeats):
+            for number, prompt in enumerate(plan.prompts):
+                # By both, or a prompt would meet the same order in every repeat.
+                first = (repeat + number) % len(self.ways)
+                order = self.ways[first:] + self.ways[:first]
+                turns = {way: self._converse(way, prompt, plan) for way in order}
+                yield Lap(prompt, repeat + 1, turns)
+
+    def _converse(self, way: Way, prompt: Prompt, plan: Plan) -> list[Turn]:
+        """Ask the turns of `prompt` one after the other, each after the answer to the one before.
+
+        First a few tokens of something else: the caches then hold nothing of the prompt, and the
+        threads of the way before have gone to sleep.
+        """
+        session = self._ready(way)
+        clearing = session.generate(
+            CLEARING_TEXT, plan.sampling, max_new_tokens=CLEARING_TOKENS, stop=()
+        )
+        _read(clearing)
+        messages: list[dict[str, str]] = []
+        turns = []
+        for text in prompt.turns:
+            messages.append({"role": "user", "content": text})
+            answer = session.generate(
+                list(messages),
+                plan.sampling,
+                max_new_tokens=plan.max_new_tokens,
+                stop=plan.stop,
+            )
+            _read(answer)
+            messages.append({"role": "assistant", "content": answer.text})
+            metrics = answer.metrics
+            turns.append(
+                Turn(tuple(answer.tokens), metrics.to_dict(), tuple(metrics.between_tokens_s))
+            )
+        return turns
+
+    def _ready(self, way: Way) -> Session:
+        session = self._sessions[way.draft]
+        if session.strategy != way.strategy:
+            session.strategy = way.strategy
+        return session
+
+
+def _read(answer: Answer) -> None:
+    for _ in answer:
+        pass

@@ -1,0 +1,209 @@
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.bench import main
+from runtime.errors import BundleError, ContextError
+from tests.fake_bench import FakeRuntime
+
+TWO = "--strategies autoregressive,speculative:lookup"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two prompts, the second of two turns."""
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        {"question_id": 1, "category": "qa", "turns": ["Why?"]},
+        {"question_id": 2, "category": "talk", "turns": ["First.", "Then?"]},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def bench(
+    runtime: FakeRuntime | None, file: Path, flags: str = "", **streams: io.StringIO
+) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one run; without a fake, the real thing."""
+    stdout, stderr = io.StringIO(), streams.get("stderr", io.StringIO())
+    stands = {} if runtime is None else {"open_session": runtime.open, "locate": runtime.locate}
+    code = main(
+        ["--prompts", str(file), "--repeats", "1", *flags.split()],
+        stdout=stdout,
+        stderr=stderr,
+        leave=lambda _: None,
+        **stands,  # type: ignore[arg-type]
+    )
+    return code, stdout.getvalue(), stderr.getvalue()
+
+
+def last_line(stdout: str) -> dict[str, Any]:
+    return dict(json.loads(stdout.splitlines()[-1]))
+
+
+def test_a_table_and_a_last_line_of_json(file: Path) -> None:
+    runtime = FakeRuntime()
+    code, stdout, stderr = bench(runtime, file, f"{TWO} --repeats 2 --warm-up 0")
+    assert code == 0, stderr
+    found = last_line(stdout)
+    assert (found["complete"], found["conversations"]) == (True, 4)
+    assert found["strategies"]["autoregressive"]["answers"] == 6
+    assert found["strategies"]["speculative:lookup"]["ratio"]["median"] == 1.0
+    assert set(found["load_s"]) == {"none", "lookup"}
+    assert stdout.startswith("strategy ")
+    assert "4 of 4: talk 2, repeat 2" in stderr
+    assert [draft for what, draft in runtime.journal if what == "closed"] == ["none", "lookup"]
+
+
+def test_sessions_are_opened_once_for_each_draft_on_what_was_built(file: Path) -> None:
+    runtime = FakeRuntime()
+    assert bench(runtime, file, "-m big -md small --threads 1")[0] == 0
+    assert runtime.located == ["big", "small"]
+    drafts = [(model, settings["draft"]) for model, settings in runtime.opened]
+    assert drafts == [(Path("bundles/big"), draft) for draft in ("none", "lookup", "model")]
+    named = [settings["draft_model"] for _, settings in runtime.opened]
+    assert named == [None, None, Path("bundles/small")]
+    assert all(settings["threads"] == 1 for _, settings in runtime.opened)
+
+
+def test_a_differing_token_fails_and_is_named(file: Path) -> None:
+    # Answer 0 warms up; 1 is the first prompt's; 2 and 3 are the second's.
+    runtime = FakeRuntime({"script": {("speculative:lookup", 3): [5, 1, 7]}})
+    code, stdout, _ = bench(runtime, file, TWO)
+    assert code == 1
+    assert "talk 2, repeat 1, turn 2, token 2: token id 7 instead of token id 2." in stdout
+    found = last_line(stdout)
+    assert found["equal"] is False
+    verdicts = {name: of["equal"] for name, of in found["strategies"].items()}
+    assert verdicts == {"autoregressive": "yes", "speculative:lookup": "no"}
+
+
+def test_near_ties_pass(file: Path) -> None:
+    script = {("speculative:lookup", 3): [5, 1, 7]}
+    given = {"script": script, "exactness": "near-tie", "values": {"near_ties": 1}}
+    code, stdout, _ = bench(FakeRuntime(given), file, TWO)
+    assert code == 0
+    assert "so this is no failure" in stdout
+
+
+def test_ctrl_c_shows_what_is_complete(file: Path) -> None:
+    # The second prompt's second turn: its conversation is dropped whole, in both strategies.
+    runtime = FakeRuntime({"script": {("autoregressive", 3): KeyboardInterrupt()}})
+    code, stdout, stderr = bench(runtime, file, TWO)
+    assert code == 130
+    assert "Interrupted." in stderr
+    assert "INCOMPLETE: 1 of 2 conversations" in stdout
+    found = last_line(stdout)
+    assert (found["complete"], found["conversations"]) == (False, 1)
+    assert found["strategies"]["speculative:lookup"]["answers"] == 1
+    assert [draft for what, draft in runtime.journal if what == "closed"] == ["none", "lookup"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_ctrl_c_before_there_is_anything_says_so(file: Path, number: int) -> None:
+    runtime = FakeRuntime({"script": {("autoregressive", number): KeyboardInterrupt()}})
+    code, stdout, stderr = bench(runtime, file, TWO)
+    assert (code, stdout) == (130, "")
+    assert stderr.splitlines()[-1] == "Interrupted."
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(BundleError("The bundle is damaged."), 1), (ContextError("Too long."), 2)],
+)
+def test_an_error_on_the_way_keeps_what_was_measured(
+    file: Path, error: BundleError, code: int
+) -> None:
+    runtime = FakeRuntime({"script": {("speculative:lookup", 2): error}})
+    got, stdout, stderr = bench(runtime, file, TWO)
+    assert got == code
+    assert f"mirror-bench: {error}\n" in stderr
+    assert last_line(stdout)["complete"] is False
+
+
+def test_errors_before_are_sentences(file: Path, tmp_path: Path) -> None:
+    runtime = FakeRuntime(error=BundleError("The bundle is damaged."))
+    code, stdout, stderr = bench(runtime, file)
+    assert (code, stdout, stderr) == (1, "", "mirror-bench: The bundle is damaged.\n")
+    runtime = FakeRuntime()
+    code, stdout, stderr = bench(runtime, tmp_path / "none.jsonl")
+    assert (code, stdout, runtime.located) == (2, "", [])
+    assert "none.jsonl cannot be read" in stderr
+
+
+def test_the_file_holds_every_answer_too(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "result é.json"
+    stdout = io.StringIO()
+    runtime = FakeRuntime()
+    code = main(
+        ["--prompts", str(file), "--json", str(path), "--repeats", "1"],
+        open_session=runtime.open,
+        locate=runtime.locate,
+        stdout=stdout,
+        stderr=io.StringIO(),
+    )
+    assert code == 0
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    answers = saved.pop("answers")
+    assert saved == last_line(stdout.getvalue())
+    assert len(answers) == 3 * 5
+
+
+def test_a_file_that_cannot_be_written_costs_no_results(file: Path, tmp_path: Path) -> None:
+    code, stdout, stderr = bench(FakeRuntime(), file, f"--json {tmp_path}")
+    assert code == 1
+    assert last_line(stdout)["complete"] is True
+    assert "cannot be written" in stderr
+
+
+def test_a_terminal_gets_one_line_of_progress(file: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    _, _, stderr = bench(FakeRuntime(), file, TWO, stderr=Terminal())
+    assert stderr.count("\r") == 2
+    assert stderr.count("of 2: ") == 2
+    assert stderr.endswith("\n")
+
+
+def test_a_stuck_thread_makes_the_process_leave_with_the_right_code(file: Path) -> None:
+    left: list[int] = []
+    runtime = FakeRuntime({"stuck": True})
+    code = main(
+        ["--prompts", str(file), *TWO.split()],
+        open_session=runtime.open,
+        locate=runtime.locate,
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
+        leave=left.append,
+    )
+    assert (code, left) == (0, [0])
+    assert [draft for what, draft in runtime.journal if what == "closed"] == ["none", "lookup"]
+
+
+def test_help_goes_to_stdout_and_loads_nothing(file: Path) -> None:
+    runtime = FakeRuntime()
+    code, stdout, stderr = bench(runtime, file, "--help")
+    assert (code, stderr, runtime.located) == (0, "", [])
+    assert "--strategies" in stdout
+
+
+def test_the_real_pair_is_equal_by_every_strategy(tiny_bundle: Path, file: Path) -> None:
+    flags = f"-m {tiny_bundle} --max-new-tokens 6 -t 0.8 --seed 2 --threads 1 --draft-threads 1"
+    code, stdout, stderr = bench(None, file, f"{flags} --repeats 2")
+    assert code == 0, stderr
+    found = last_line(stdout)
+    assert found["equal"] is True
+    assert len(found["strategies"]) == 5
+    for of in found["strategies"].values():
+        assert of["equal"] == "yes"
+        assert of["answers"] == 6
+        assert of["tokens_per_s"]["median"] > 0
+        assert of["between_tokens_ms"]["p99"] > 0
+    assert found["strategies"]["autoregressive"]["mean_acceptance_length"]["median"] == 1.0
+    assert found["strategies"]["mirror:model"]["settings"]["strategy"] == "mirror"
+    assert found["machine"]["onnxruntime"]

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from runtime.bench_flags import WAYS, flag_parser, parse
+from runtime.bench_runs import Way
+from runtime.chat_options import OPEN_SETTINGS
+from runtime.errors import UsageError
+from runtime.sampling import Sampling
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Three prompts of two categories."""
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        {"question_id": number, "category": kind, "turns": ["?"]}
+        for number, kind in enumerate("aab")
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def test_defaults_are_all_strategies_on_some_of_the_packages_prompts() -> None:
+    options = parse([])
+    assert options.ways == WAYS
+    assert options.ways[0] == Way("autoregressive", "none")
+    assert (options.repeats, options.warm_up, options.max_new_tokens) == (3, 1, 64)
+    assert options.sampling == Sampling()
+    assert len(options.prompts) == 12
+    assert len({prompt.category for prompt in options.prompts}) == 6
+    assert set(options.open) == set(OPEN_SETTINGS)
+    assert options.json is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ways"),
+    [
+        ("autoregressive", [("autoregressive", "none")]),
+        ("mirror", [("mirror", "model")]),
+        (
+            "mirror:lookup, speculative,autoregressive",
+            [("mirror", "lookup"), ("speculative", "model"), ("autoregressive", "none")],
+        ),
+        (
+            "speculative:model,speculative:lookup",
+            [("speculative", "model"), ("speculative", "lookup")],
+        ),
+    ],
+)
+def test_strategies(file: Path, text: str, ways: list[tuple[str, str]]) -> None:
+    options = parse(["--prompts", str(file), "--strategies", text])
+    assert options.ways == tuple(Way(*way) for way in ways)
+
+
+def test_a_file_is_taken_whole_unless_limited(file: Path) -> None:
+    def ids(*flags: str) -> list[int]:
+        return [prompt.question_id for prompt in parse(["--prompts", str(file), *flags]).prompts]
+
+    assert ids() == ids("--limit", "0") == [0, 2, 1]
+    assert ids("--limit", "2") == [0, 2]
+    assert ids("--category", "a") == [0, 1]
+    assert ids("--category", "b", "--category", "a", "--limit", "1") == [0]
+    assert ids("--prompts", str(file)) == [0, 2, 1, 2, 0, 1]
+    assert len(parse(["--limit", "0"]).prompts) == 120
+
+
+def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
+    flags = "-m m -md d --precision fp32 --num_draft_tokens 8 --context-length 99 --threads 1"
+    flags += " --draft-threads 2 --offline --cache-dir c -t 0.7 -k 4 --seed 5 --stop END"
+    flags += " --max_new_tokens 9 --repeats 2 --warm-up 0"
+    options = parse(["--prompts", str(file), *flags.split()])
+    assert options.model == "m"
+    expected = {
+        "draft_model": "d",
+        "precision": "fp32",
+        "num_draft_tokens": 8,
+        "context_length": 99,
+        "threads": 1,
+        "draft_threads": 2,
+        "cache_dir": Path("c"),
+        "offline": True,
+    }
+    assert {name: options.open[name] for name in expected} == expected
+    assert options.sampling == Sampling(temperature=0.7, top_k=4, seed=5)
+    assert (options.stop, options.max_new_tokens) == (("END",), 9)
+    assert (options.repeats, options.warm_up) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--strategies mirror:none", "'mirror:none' is no strategy; there are autoregressive,spec"),
+        ("--strategies autoregressive:model", "is no strategy"),
+        ("--strategies auto", "'auto' is no strategy"),
+        ("--strategies mirror,", "'' is no strategy"),
+        ("--strategies mirror,mirror:model", "mirror:model stands twice"),
+        ("--strategies autoregressive,mirror:lookup -md d", "--draft-model names a model"),
+        ("--category poems", "'poems'; there are a, b"),
+        ("--limit -1", "-1 is not a whole number, 0 or more"),
+        ("--repeats 0", "0 is not a whole number, 1 or more"),
+        ("--warm-up x", "'x' is not a whole number, 0 or more"),
+        ("--temperature -1", "temperature must be"),
+        ("--prompts /nowhere.jsonl", "/nowhere.jsonl cannot be read"),
+        ("--json /nowhere/result.json", "there is no folder /nowhere"),
+        ("--draft model", "unrecognized arguments: --draft model"),
+        ("Hello", "unrecognized arguments: Hello"),
+    ],
+)
+def test_what_is_refused_before_anything_loads(file: Path, flags: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(["--prompts", str(file), *flags.split()])
+    assert sentence in str(caught.value)
+
+
+def test_help_teaches_strategies_columns_and_prompts() -> None:
+    text = flag_parser().format_help()
+    for way in WAYS:
+        assert str(way) in "".join(text.split())
+    for word in ("examples:", "columns:", "between tokens ms", "question_id", "Exit codes"):
+        assert word in text
