@@ -78,14 +78,7 @@ class _Bench:
         except SystemExit:  # --help or --version, and all is said
             return OK
         load_s = self._load(options)
-        plan = Plan(
-            options.prompts,
-            options.sampling,
-            options.max_new_tokens,
-            options.stop,
-            options.repeats,
-            options.warm_up,
-        )
+        plan = options.plan
         contest = Contest(self.sessions, options.ways)
         here = machine()
         load = here["load_average"]
@@ -127,8 +120,9 @@ class _Bench:
             if way.draft in self.sessions:
                 continue
             started = time.perf_counter()
-            drafted = options.open["draft_model"] if way.draft == "model" else None
-            settings = {**options.open, "draft_model": found.get(drafted)}
+            settings = {**options.open, "draft_model": found.get(options.open["draft_model"])}
+            if way.draft != "model":
+                settings |= {"draft_model": None, "draft_execution_provider": None}
             self.sessions[way.draft] = open_session(
                 found[options.model],
                 draft=way.draft,

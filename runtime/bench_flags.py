@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.bench_runs import Way
+from runtime.bench_runs import Plan, Way
 from runtime.chat_flags import (
     add_limits,
     add_models,
@@ -17,7 +17,7 @@ from runtime.chat_flags import (
 )
 from runtime.chat_options import OPEN_SETTINGS, chosen_sampling, read_flags
 from runtime.errors import UsageError
-from runtime.prompts import Prompt, load_prompts, prompt_folder, select_prompts
+from runtime.prompts import load_prompts, prompt_folder, select_prompts
 from runtime.sampling import Sampling
 
 PROGRAM = "mirror-bench"
@@ -71,12 +71,7 @@ class Options:
     ways: tuple[Way, ...]
     model: str
     open: Mapping[str, Any]
-    prompts: Sequence[Prompt]
-    sampling: Sampling
-    max_new_tokens: int
-    stop: Sequence[str]
-    repeats: int
-    warm_up: int
+    plan: Plan
     json: Path | None
 
 
@@ -98,30 +93,31 @@ def flag_parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str]) -> Options:
     """Read flags and prompts; UsageError says what is wrong. --help raises SystemExit(0)."""
     flags = argparse.Namespace(**read_flags(flag_parser(), argv))
-    if flags.draft_model is not None and all(way.draft != "model" for way in flags.strategies):
-        raise UsageError("--draft-model names a model, but no strategy uses one: drop one of them.")
+    for name in ("draft_model", "draft_execution_provider"):
+        if getattr(flags, name) and all(way.draft != "model" for way in flags.strategies):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for a draft model, but no strategy uses one: "
+                "drop one of them."
+            )
     if flags.json is not None and not flags.json.absolute().parent.is_dir():
         raise UsageError(f"--json {flags.json}: there is no folder {flags.json.absolute().parent}.")
     limit = flags.limit
     if limit is None and not flags.prompts:
         limit = DEFAULT_LIMIT
-    most = flags.max_new_tokens
-    return Options(
-        ways=flags.strategies,
-        model=flags.model,
-        open={name: getattr(flags, name) for name in OPEN_SETTINGS},
-        prompts=select_prompts(
+    plan = Plan(
+        select_prompts(
             load_prompts(*(flags.prompts or _own_sets())),
             categories=flags.category,
             limit=limit or None,
         ),
-        sampling=chosen_sampling(Sampling(), flags),
-        max_new_tokens=DEFAULT_MAX_NEW_TOKENS if most is None else most,
-        stop=tuple(flags.stop),
-        repeats=flags.repeats,
-        warm_up=flags.warm_up,
-        json=flags.json,
+        chosen_sampling(Sampling(), flags),
+        DEFAULT_MAX_NEW_TOKENS if flags.max_new_tokens is None else flags.max_new_tokens,
+        tuple(flags.stop),
+        flags.repeats,
+        flags.warm_up,
     )
+    settings = {name: getattr(flags, name) for name in OPEN_SETTINGS}
+    return Options(flags.strategies, flags.model, settings, plan, flags.json)
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:

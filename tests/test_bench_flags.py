@@ -26,10 +26,11 @@ def test_defaults_are_all_strategies_on_some_of_the_packages_prompts() -> None:
     options = parse([])
     assert options.ways == WAYS
     assert options.ways[0] == Way("autoregressive", "none")
-    assert (options.repeats, options.warm_up, options.max_new_tokens) == (3, 1, 64)
-    assert options.sampling == Sampling()
-    assert len(options.prompts) == 12
-    assert len({prompt.category for prompt in options.prompts}) == 6
+    plan = options.plan
+    assert (plan.repeats, plan.warm_up, plan.max_new_tokens) == (3, 1, 64)
+    assert plan.sampling == Sampling()
+    assert len(plan.prompts) == 12
+    assert len({prompt.category for prompt in plan.prompts}) == 6
     assert set(options.open) == set(OPEN_SETTINGS)
     assert options.json is None
 
@@ -56,14 +57,15 @@ def test_strategies(file: Path, text: str, ways: list[tuple[str, str]]) -> None:
 
 def test_a_file_is_taken_whole_unless_limited(file: Path) -> None:
     def ids(*flags: str) -> list[int]:
-        return [prompt.question_id for prompt in parse(["--prompts", str(file), *flags]).prompts]
+        plan = parse(["--prompts", str(file), *flags]).plan
+        return [prompt.question_id for prompt in plan.prompts]
 
     assert ids() == ids("--limit", "0") == [0, 2, 1]
     assert ids("--limit", "2") == [0, 2]
     assert ids("--category", "a") == [0, 1]
     assert ids("--category", "b", "--category", "a", "--limit", "1") == [0]
     assert ids("--prompts", str(file)) == [0, 2, 1, 2, 0, 1]
-    assert len(parse(["--limit", "0"]).prompts) == 120
+    assert len(parse(["--limit", "0"]).plan.prompts) == 120
 
 
 def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
@@ -83,9 +85,9 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         "offline": True,
     }
     assert {name: options.open[name] for name in expected} == expected
-    assert options.sampling == Sampling(temperature=0.7, top_k=4, seed=5)
-    assert (options.stop, options.max_new_tokens) == (("END",), 9)
-    assert (options.repeats, options.warm_up) == (2, 0)
+    assert options.plan.sampling == Sampling(temperature=0.7, top_k=4, seed=5)
+    assert (options.plan.stop, options.plan.max_new_tokens) == (("END",), 9)
+    assert (options.plan.repeats, options.plan.warm_up) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--strategies auto", "'auto' is no strategy"),
         ("--strategies mirror,", "'' is no strategy"),
         ("--strategies mirror,mirror:model", "mirror:model stands twice"),
-        ("--strategies autoregressive,mirror:lookup -md d", "--draft-model names a model"),
+        ("--strategies autoregressive,mirror:lookup -md d", "--draft-model is for a draft model"),
         ("--category poems", "'poems'; there are a, b"),
         ("--limit -1", "-1 is not a whole number, 0 or more"),
         ("--repeats 0", "0 is not a whole number, 1 or more"),
