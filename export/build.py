@@ -1,85 +1,42 @@
 """Builds the files of a bundle from a model file, and measures every graph that it writes."""
 
 import contextlib
+import hashlib
+import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
+import numpy as np
+import onnx
+import onnxruntime
+import tokenizers
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+import export
+import runtime
 from export import gguf_file, reference, tokenizer
+from export.gguf_file import GgufFile
 from export.graph import LANES, PORTABLE_ROWS, build_graphs, graph_file, portable_context
-from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
+from export.plan import Plan, printable, split_key
+from export.workshop import Part, Workshop
 from runtime import providers
+from runtime.bundle_files import file_sha256
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import open_graph
-from runtime.manifest import (
-    FileEntry,
-    Flavour,
-    Graph,
-    Manifest,
-    Parity,
-    Precision,
-    Role,
-    RoleName,
-    Source,
-    file_sha256,
-)
+from runtime.manifest import FileEntry, Graph, Manifest, Parity, Precision, Role, RoleName
 from runtime.probe import compare_widths
 from runtime.session import GraphSession
 
 Progress = Callable[[str], None]
+Say = Callable[[str], None]
 QUICKEST_FIRST = ("fused-int8", "fused-fp32")
 MEASURED_CONTEXT = 256  # tokens; the texts that graphs are measured on are shorter
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a bundle is to hold: the target's graphs, and those of a draft of the same weights.
-
-    `targets` and `drafts` name graphs by flavour and precision, as in "fused-int8"; without
-    `drafts` there is no draft. `generation` holds sampling defaults by their usual names. A licence
-    "unknown" gives way to the one that the model file names.
-    """
-
-    name: str
-    source: Source
-    generation: dict[str, float] = field(default_factory=dict)
-    targets: tuple[str, ...] = ("fused-fp32", "fused-int8", "portable-fp32", "portable-int8")
-    drafts: tuple[str, ...] = ("fused-int4", "portable-fp32")
-
-    @property
-    def graphs(self) -> list[tuple[RoleName, str]]:
-        """Role and key of every graph of the manifest."""
-        targets: list[tuple[RoleName, str]] = [("target", key) for key in self.targets]
-        return [*targets, *(("draft", key) for key in self.drafts)]
-
-    def place(self, role: RoleName, key: str) -> str:
-        """The folder of a graph; a draft uses the weights that the target has in its precision.
-
-        Not in int4, where a draft is another graph than a target: faster, and not exact.
-        """
-        precision = key.partition("-")[2]
-        shared = precision != "int4" and any(own.endswith(precision) for own in self.targets)
-        return f"{'target' if shared else role}/{precision}"
-
-    def folders(self) -> dict[str, list[str]]:
-        """The folders to build, each with the keys of its graphs."""
-        found: dict[str, list[str]] = {}
-        for role, key in self.graphs:
-            keys = found.setdefault(self.place(role, key), [])
-            if key not in keys:
-                keys.append(key)
-        return found
-
-
-def plan_for(model_file: Path) -> Plan:
-    """The usual plan for a GGUF file, under the file's name; OSError if it is unreadable."""
-    source = Source("gguf", model_file.name, file_sha256(model_file), "unknown")
-    return Plan(model_file.stem, source)
 
 
 def is_built(plan: Plan, out: Path) -> bool:
@@ -97,135 +54,214 @@ def is_built(plan: Plan, out: Path) -> bool:
             f"{out} is in the way: it is neither empty nor a complete bundle ({error}) "
             "Remove it or name another folder."
         ) from error
-    wanted = {f"{role}/{key}" for role, key in plan.graphs}
+    plan = plan.fitted(found.target.geometry)
     roles = {"target": found.target, "draft": found.draft}
     held = {f"{name}/{key}" for name, role in roles.items() if role for key in role.graphs}
-    if (found.name, found.source.sha256, held) != (plan.name, plan.source.sha256, wanted):
+    if (found.name, found.source.sha256, held) != (
+        plan.name,
+        plan.source.sha256,
+        set(plan.graphs),
+    ):
         raise UsageError(
-            f"{out} holds another bundle, {found.name}, built from {found.source.file}; "
-            "remove it or name another folder."
+            f"{out} holds another bundle, {found.name}, built from {found.source.file}: "
+            f"{', '.join(sorted(held))}. Remove it or name another folder."
         )
     return True
 
 
-def build(plan: Plan, model_file: Path, folder: Path, progress: Progress) -> None:
-    """Make the plan's bundle of a GGUF file in the empty `folder`, manifest last.
+def build(plan: Plan, model_file: Path, work: Workshop, progress: Progress) -> None:
+    """Make the plan's bundle of a GGUF file in `work.bundle`, manifest last.
 
-    Raises BuildError for a file that cannot be built (see gguf_file.read and tokenizer.build).
+    Parts that an earlier build of the same file by the same program finished are taken as they
+    are. Raises BuildError for a file that cannot be built (see gguf_file.read, tokenizer.build).
     """
     with _step(f"read {model_file.name}", progress) as say:
         read = gguf_file.read(model_file)
-        model = read.model
-        weights = sum(weight.size for weight in model.weights.values())
-        say(f"{model.geometry.layers} layers, {weights / 1e6:.1f} M weights")
-    with _step("rebuild the tokenizer", progress) as say:
-        tokenizer.write(read.metadata, folder, generation=plan.generation)
-        say(f"{model.geometry.vocabulary} tokens")
-    for place, keys in plan.folders().items():
-        with _step(f"write {place}", progress) as say:
-            (folder / place).mkdir(parents=True)
-            role, _, precision = place.partition("/")
-            build_graphs(
-                model,
-                cast(Precision, precision),
-                folder / place,
-                flavours=[cast(Flavour, key.partition("-")[0]) for key in keys],
-                many=role == "target",
-                inexact=role == "draft",
+        weights = sum(weight.size for weight in read.model.weights.values())
+        say(f"{read.model.geometry.layers} layers, {weights / 1e6:.1f} M weights")
+    fitted = plan.fitted(read.model.geometry)
+    if fitted != plan:
+        progress("no draft: int4 cannot have a model of these sizes")
+    licence = read.licence if plan.source.licence == "unknown" else plan.source.licence
+    source = replace(plan.source, licence=printable(licence))
+    _Build(replace(fitted, source=source), read, work, progress).run()
+
+
+class _Build:
+    """One build: what is made of what, each part under a key that says so."""
+
+    def __init__(self, plan: Plan, read: GgufFile, work: Workshop, progress: Progress) -> None:
+        self._plan, self._read, self._work, self._progress = plan, read, work, progress
+        self._model = read.model
+        self._parities: dict[str, Parity] = {}
+
+    def run(self) -> None:
+        """Everything, the manifest last."""
+        with _step("rebuild the tokenizer", self._progress) as say:
+            settings = self._plan.generation
+            tokenizer.write(self._read.metadata, self._work.bundle, generation=settings)
+            say(f"{self._model.geometry.vocabulary} tokens")
+        folders = self._folders
+        roles: dict[RoleName, Role] = {}
+        for name in get_args(RoleName):
+            graphs = {key: self._measured(name, key) for key in self._plan.keys(name)}
+            ends = tokenizer.end_tokens(self._read.metadata)
+            roles[name] = Role(self._model.geometry, graphs, ends)
+        with _step("put the bundle together", self._progress) as say:
+            size = _assemble(self._plan, roles, folders, self._work.bundle)
+            say(_megabytes(size))
+
+    @cached_property
+    def _folders(self) -> dict[str, Part]:
+        """The folders of graphs by their places in the bundle."""
+        return {
+            place: self._part(
+                f"write {place}", self._graphs_key(place), partial(self._write_graphs, place)
             )
-            say(_megabytes(sum(path.stat().st_size for path in (folder / place).iterdir())))
-    graphs = _measure(plan, model, folder, progress)
-    with _step("hash the files", progress) as say:
-        licence = read.licence if plan.source.licence == "unknown" else plan.source.licence
-        source = replace(plan.source, licence=licence)
-        end_tokens = tokenizer.end_tokens(read.metadata)
-        manifest = _manifest(replace(plan, source=source), model, folder, graphs, end_tokens)
-        manifest.save(folder)
-        say(_megabytes(sum(entry.bytes for entry in manifest.files.values())))
+            for place in self._plan.folders
+        }
 
+    @cached_property
+    def _texts(self) -> list[list[int]]:
+        """Texts to measure on, which the quickest of the target's graphs writes."""
+        keys = self._plan.keys("target")
+        writer = next((key for key in QUICKEST_FIRST if key in keys), keys[0])
 
-def _measure(
-    plan: Plan, model: Model, folder: Path, progress: Progress
-) -> dict[tuple[RoleName, str], Graph]:
-    """Every graph as the manifest names it, measured on texts that the quickest target writes."""
-    tokens = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    openings = [tokens.encode(text).ids for text in OPENINGS]
-    unmeasured = Parity(0.0, 0.0, 0, 0.0)
-    graphs = {each: _graph(plan, model, *each, unmeasured) for each in plan.graphs}
+        def write(_folder: Path, say: Say) -> list[list[int]]:
+            tokens = Tokenizer.from_file(str(self._work.bundle / "tokenizer.json"))
+            openings = [tokens.encode(text).ids for text in OPENINGS]
+            texts = write_texts(self._open("target", self._graph("target", writer)), openings)
+            say(f"{sum(map(len, texts))} tokens")
+            return texts
 
-    def load(graph: Graph) -> GraphSession[Any]:
-        threads = len(providers.usable_cores())
-        context = min(MEASURED_CONTEXT, model.geometry.context)
-        return open_graph(
-            folder, graph, model.geometry, threads=threads, context=context, share_cpu=True
+        key = self._key("texts", self._graphs_key(self._plan.place("target", writer)), writer)
+        return cast(list[list[int]], self._part("write a text to measure on", key, write).result)
+
+    @cached_property
+    def _reference(self) -> list[NDArray[np.float32]]:
+        """The texts' logits by numpy, each [len(text) - 1, vocabulary]."""
+        with _step("compute its logits in numpy", self._progress) as say:
+            say(f"{len(self._texts)} texts")
+            return reference.logits_of_texts(self._model, [text[:-1] for text in self._texts])
+
+    def _write_graphs(self, place: str, folder: Path, say: Say) -> None:
+        """Fill a part's folder with the graphs of one place."""
+        role, _, precision = place.partition("/")
+        inner = folder / place
+        inner.mkdir(parents=True)
+        build_graphs(
+            self._model,
+            cast(Precision, precision),
+            inner,
+            flavours=self._plan.folders[place],
+            many=role == "target",
+            inexact=role == "draft",
+        )
+        say(_megabytes(sum(path.stat().st_size for path in inner.iterdir())))
+
+    def _measured(self, role: RoleName, key: str) -> Graph:
+        """The manifest's entry for one graph; what both roles have is measured once."""
+        graph = self._graph(role, key)
+        if graph.file not in self._parities:
+            self._parities[graph.file] = self._measure(role, key, graph)
+        return replace(graph, parity=self._parities[graph.file])
+
+    def _measure(self, role: RoleName, key: str, graph: Graph) -> Parity:
+        place = self._plan.place(role, key)
+        part_key = self._key("parity", self._texts, self._graphs_key(place), graph.file)
+        if self._work.find(part_key) is None:
+            self._reference  # noqa: B018  (its own step is told first)
+
+        def measure(_folder: Path, say: Say) -> dict[str, Any]:
+            session = self._open(role, graph)
+            widths = compare_widths(session).largest_difference
+            parity = compare(session, self._texts, self._reference, width_difference=widths)
+            say(
+                f"{parity.equal_greedy_share:.1%} of greedy tokens equal, "
+                f"logits differ by at most {parity.largest_logit_difference:.2g}"
+            )
+            return asdict(parity)
+
+        part = self._part(f"measure the {role}'s {key} graph", part_key, measure)
+        return Parity(**part.result)
+
+    def _graph(self, role: RoleName, key: str) -> Graph:
+        """A graph that was not measured yet."""
+        flavour, precision = split_key(key)
+        file = partial(graph_file, flavour)
+        place = self._plan.place(role, key)
+        many, portable = role == "target" and flavour == "fused", flavour == "portable"
+        return Graph(
+            f"{place}/{file()}",
+            flavour,
+            precision,
+            Parity(0.0, 0.0, 0, 0.0),
+            lanes={str(n): f"{place}/{file(lanes=n)}" for n in LANES if many},
+            rows={str(n): f"{place}/{file(rows=n)}" for n in PORTABLE_ROWS if portable},
+            context=portable_context(self._model) if portable else None,
         )
 
-    with _step("write a text to measure on", progress) as say:
-        writer = next((key for key in QUICKEST_FIRST if key in plan.targets), plan.targets[0])
-        texts = write_texts(load(graphs["target", writer]), openings)
-        say(f"{sum(map(len, texts))} tokens")
-    with _step("compute its logits in numpy", progress) as say:
-        rows = reference.logits_of_texts(model, [text[:-1] for text in texts])
-        say(f"{len(texts)} texts")
-    parities: dict[str, Parity] = {}
-    for (role, key), graph in graphs.items():
-        if graph.file not in parities:
-            with _step(f"measure the {role}'s {key} graph", progress) as say:
-                session = load(graph)
-                widths = compare_widths(session).largest_difference
-                parity = compare(session, texts, rows, width_difference=widths)
-                parities[graph.file] = parity
-                say(
-                    f"{parity.equal_greedy_share:.1%} of greedy tokens equal, "
-                    f"logits differ by at most {parity.largest_logit_difference:.2g}"
-                )
-        graphs[role, key] = replace(graph, parity=parities[graph.file])
-    return graphs
+    def _open(self, role: RoleName, graph: Graph) -> GraphSession[Any]:
+        place = self._plan.place(role, f"{graph.flavour}-{graph.precision}")
+        return open_graph(
+            self._folders[place].folder,
+            graph,
+            self._model.geometry,
+            threads=len(providers.usable_cores()),
+            context=min(MEASURED_CONTEXT, self._model.geometry.context),
+            share_cpu=True,
+        )
+
+    def _part(self, what: str, key: str, fill: Callable[[Path, Say], Any]) -> Part:
+        """The part of this key: kept, or made by `fill`; told as a step."""
+        with _step(what, self._progress) as say:
+            part = self._work.find(key)
+            if part is None:
+                return self._work.make(key, lambda folder: fill(folder, say))
+            say("kept from an earlier start")
+            return part
+
+    def _graphs_key(self, place: str) -> str:
+        return self._key("graphs", place, self._plan.folders[place])
+
+    def _key(self, *what: object) -> str:
+        """A name for what these things and the model file decide, under this very program."""
+        parts = [_program(), self._plan.source.sha256, *what]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _graph(plan: Plan, model: Model, role: RoleName, key: str, parity: Parity) -> Graph:
-    """The manifest's entry for one graph."""
-    place = plan.place(role, key)
-    flavour, precision = cast(tuple[Flavour, Precision], key.split("-"))
-    many = role == "target" and flavour == "fused"
-    portable = flavour == "portable"
-    return Graph(
-        f"{place}/{graph_file(flavour)}",
-        flavour,
-        precision,
-        parity,
-        lanes={str(n): f"{place}/{graph_file(flavour, lanes=n)}" for n in LANES if many},
-        rows={str(n): f"{place}/{graph_file(flavour, rows=n)}" for n in PORTABLE_ROWS if portable},
-        context=portable_context(model) if portable else None,
-    )
+def _assemble(
+    plan: Plan, roles: Mapping[RoleName, Role], folders: Mapping[str, Part], bundle: Path
+) -> int:
+    """Move the graphs into the bundle and write its manifest; returns the bytes of all files."""
+    hashes = {path.name: file_sha256(path) for path in bundle.iterdir()}
+    for place, part in folders.items():
+        (bundle / place).parent.mkdir(exist_ok=True)
+        (part.folder / place).rename(bundle / place)
+        hashes |= part.sha256
+    files = {
+        name: FileEntry(sha256, (bundle / name).stat().st_size)
+        for name, sha256 in sorted(hashes.items())
+    }
+    draft = roles["draft"] if roles["draft"].graphs else None
+    Manifest(plan.name, plan.source, files, roles["target"], draft).save(bundle)
+    return sum(entry.bytes for entry in files.values())
 
 
-def _manifest(
-    plan: Plan,
-    model: Model,
-    folder: Path,
-    graphs: dict[tuple[RoleName, str], Graph],
-    end_tokens: list[int],
-) -> Manifest:
-    def role(name: RoleName) -> Role:
-        own = {key: graph for (owner, key), graph in graphs.items() if owner == name}
-        return Role(geometry=model.geometry, graphs=own, end_tokens=end_tokens)
-
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return Manifest(
-        name=plan.name,
-        source=plan.source,
-        files={
-            path.relative_to(folder).as_posix(): FileEntry(file_sha256(path), path.stat().st_size)
-            for path in paths
-        },
-        target=role("target"),
-        draft=role("draft") if plan.drafts else None,
-    )
+@cache
+def _program() -> str:
+    """A hash of what decides how a model file becomes a bundle: this program and its packages."""
+    digest = hashlib.sha256()
+    for package in (export, runtime):
+        for source in sorted(Path(*package.__path__).glob("*.py")):
+            digest.update(source.read_bytes())
+    for module in (np, onnx, onnxruntime, tokenizers):
+        digest.update(module.__version__.encode())
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
-def _step(what: str, progress: Progress) -> Iterator[Callable[[str], None]]:
+def _step(what: str, progress: Progress) -> Iterator[Say]:
     """Report a step once it is done: what it did, what the block said of it, how long it took."""
     start = time.perf_counter()
     said: list[str] = []

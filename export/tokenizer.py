@@ -124,7 +124,8 @@ def write(metadata: Metadata, folder: Path, *, generation: dict[str, float]) -> 
     if "tokenizer.chat_template" in metadata.pairs:
         config["chat_template"] = metadata.text("tokenizer.chat_template")
         ChatTemplate(config["chat_template"], origin="the model file")
-    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    # Written here: the library's own errors, of a full disk among them, are of no class.
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8", newline="\n")
     _write_json(folder / "tokenizer_config.json", config)
     settings: dict[str, Any] = {"eos_token_id": end_tokens(metadata), **generation}
     _write_json(folder / "generation_config.json", settings)

@@ -169,10 +169,14 @@ def _cache_errors(folder: Path) -> Iterator[None]:
 
 
 def _set_aside(folder: Path) -> None:
-    """Remove an unusable bundle in one step, so that no other process meets half of it."""
+    """Remove an unusable bundle in one step, so that no other process meets half of it.
+
+    Whoever is stopped in the midst leaves a folder that the export takes for a build's, and removes
+    when it is old.
+    """
     with (
         tempfile.TemporaryDirectory(
-            prefix=".old-", dir=folder.parent, ignore_cleanup_errors=True
+            prefix=".old.building-", dir=folder.parent, ignore_cleanup_errors=True
         ) as trash,
         contextlib.suppress(FileNotFoundError),
     ):

@@ -83,10 +83,10 @@ class Geometry:
 
     @property
     def weights(self) -> int:
-        """How many numbers the matrices hold, the head apart from the embedding."""
+        """How many numbers the matrices hold, one table being both embedding and head."""
         attention = 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
         layer = attention + 3 * self.hidden * self.intermediate
-        return self.layers * layer + 2 * self.vocabulary * self.hidden
+        return self.layers * layer + self.vocabulary * self.hidden
 
     @property
     def cached_per_token(self) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from export import gguf_file, reference
-from export.build import Plan, is_built
+from export.build import is_built
+from export.plan import DEFAULT_GRAPHS, Plan
 from runtime.errors import UsageError
 from runtime.fused import FusedSession
 from runtime.manifest import Manifest, Source, file_sha256
@@ -27,9 +28,16 @@ def test_the_manifest_describes_the_bundle(tiny_bundle: Path, tiny_gguf: Path) -
     manifest.verify()
     assert manifest.name == "tiny"
     assert manifest.source == Source("gguf", "tiny.gguf", file_sha256(tiny_gguf), "apache-2.0")
-    assert list(manifest.target.graphs) == ["fused-fp32", "fused-int8"]
+    assert list(manifest.target.graphs) == [
+        "fused-fp32",
+        "fused-int8",
+        "portable-fp32",
+        "portable-int8",
+    ]
     assert manifest.draft is not None
-    assert list(manifest.draft.graphs) == ["fused-int4"]
+    assert list(manifest.draft.graphs) == ["fused-int4", "portable-fp32"]
+    stored_once = manifest.target.graphs["portable-fp32"]
+    assert manifest.draft.graphs["portable-fp32"] == stored_once
     assert manifest.target.end_tokens == [0, 2]
     assert manifest.target.geometry.vocabulary == len(tiny.vocabulary())
     held = {path.relative_to(tiny_bundle).as_posix() for path in tiny_bundle.rglob("*.*")}
@@ -63,8 +71,8 @@ def test_a_complete_bundle_is_recognised(tiny_bundle: Path, plan: Plan, tmp_path
     ("changes", "message"),
     [
         ({"name": "other"}, "another bundle, tiny"),
-        ({"targets": ("fp32",)}, "another bundle"),
-        ({"draft": None}, "another bundle"),
+        ({"graphs": ("target/fused-fp32",)}, "another bundle"),
+        ({"graphs": (*DEFAULT_GRAPHS, "target/fused-fp16")}, "another bundle"),
         ({"source": Source("gguf", "tiny.gguf", "0" * 64, "unknown")}, "another bundle"),
     ],
 )
@@ -78,7 +86,7 @@ def test_another_bundle_is_in_the_way(
 def test_a_damaged_bundle_is_in_the_way(tiny_bundle: Path, plan: Plan, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(tiny_bundle, copy)
-    data = copy / "target" / "fused-int8" / "model.data"
+    data = copy / "target" / "int8" / "weights.data"
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)

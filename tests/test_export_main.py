@@ -15,15 +15,17 @@ ROOT = Path(__file__).resolve().parent.parent
 STEPS = [
     "read tiny.gguf: 2 layers",
     "rebuild the tokenizer: 271 tokens",
-    "write the target's fused-fp32 graph: ",
-    "write the target's fused-int8 graph: ",
-    "write the draft's fused-int4 graph: ",
+    "write target/fp32: ",
+    "write target/int8: ",
+    "write draft/int4: ",
     "write a text to measure on: ",
     "compute its logits in numpy: ",
     "measure the target's fused-fp32 graph: ",
     "measure the target's fused-int8 graph: ",
+    "measure the target's portable-fp32 graph: ",
+    "measure the target's portable-int8 graph: ",
     "measure the draft's fused-int4 graph: ",
-    "hash the files: ",
+    "put the bundle together: ",
 ]
 
 
@@ -38,13 +40,23 @@ def start(tiny_gguf: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
-def stop_after(process: subprocess.Popen[str], step: str, number: int) -> int:
-    """Send the signal `number` once the build has said that `step` is done; its exit code."""
-    assert process.stderr is not None
-    assert any(line.startswith(step) for line in process.stderr)
-    process.send_signal(number)
-    process.communicate(timeout=60)
-    return process.returncode
+def stop_after(tiny_gguf: Path, out: Path, step: str, number: int) -> tuple[int, str]:
+    """Build until `step` is done, then send the signal; the exit code and what was said after."""
+    code = (
+        "import sys, time; from export import __main__ as command\n"
+        "say = command._say\n"
+        "def stop(line):\n"
+        "    say(line)\n"
+        "    time.sleep(60 if line.startswith(sys.argv[1]) else 0)\n"
+        "command._say = stop\n"
+        "sys.exit(command.main(sys.argv[2:]))\n"
+    )
+    command = [sys.executable, "-c", code, step, "gguf", str(tiny_gguf), "--out", str(out)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.startswith(step) for line in process.stderr)
+        process.send_signal(number)
+        return process.wait(60), process.stderr.read()
 
 
 def test_a_build_reports_every_step_and_a_second_has_nothing_to_do(
@@ -71,12 +83,9 @@ def test_a_killed_build_leaves_nothing_half_made(
     tiny_gguf: Path, tmp_path: Path, step: str
 ) -> None:
     out = tmp_path / "bundle"
-    code = stop_after(start(tiny_gguf, out), step, signal.SIGKILL)
-    if out.exists():  # the signal came after the last step
-        Manifest.load(out).verify()
-    else:
-        assert code == -signal.SIGKILL
-        assert len(names(tmp_path)) == 1
+    assert stop_after(tiny_gguf, out, step, signal.SIGKILL)[0] == -signal.SIGKILL
+    (left,) = names(tmp_path)
+    assert left.startswith(".bundle.building-")
     assert main(["gguf", str(tiny_gguf), "--out", str(out)]) == 0
     assert names(tmp_path) == ["bundle"]
     Manifest.load(out).verify()
@@ -86,7 +95,7 @@ def test_a_killed_build_leaves_nothing_half_made(
 def test_an_interrupted_build_cleans_up(
     tiny_gguf: Path, tmp_path: Path, number: int, code: int
 ) -> None:
-    found = stop_after(start(tiny_gguf, tmp_path / "bundle"), STEPS[2], number)
+    found, _ = stop_after(tiny_gguf, tmp_path / "bundle", STEPS[0], number)
     assert (found, names(tmp_path)) == (code, [])
 
 

@@ -204,7 +204,7 @@ def test_the_sizes_of_the_largest_models_are_not_refused() -> None:
 
 def test_the_weights_are_counted() -> None:
     attention = 2 * (8 * 8) + 2 * (8 * 4)
-    assert GEOMETRY.weights == 2 * (attention + 3 * 8 * 16) + 2 * 10 * 8
+    assert GEOMETRY.weights == 2 * (attention + 3 * 8 * 16) + 10 * 8
     assert GEOMETRY.cached_per_token == 2 * 2 * 2 * 2
 
 

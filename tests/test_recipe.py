@@ -11,6 +11,7 @@ import pytest
 
 from export import recipe
 from export.recipe import Recipe
+from export.workshop import Workshop
 from runtime.errors import BuildError, UsageError
 from runtime.locate import recipe_folder
 from runtime.manifest import Source
@@ -29,8 +30,7 @@ VALID: dict[str, Any] = {
     },
     "licence": "MIT",
     "generation": {"temperature": 0.5},
-    "graphs": ["fused-fp32", "fused-int8"],
-    "draft": {"precision": "int4"},
+    "graphs": ["target/fused-fp32", "target/fused-int8", "draft/fused-int4"],
 }
 
 
@@ -66,8 +66,21 @@ def fetch(toy: Recipe, folder: Path) -> tuple[Path, list[str]]:
 def test_the_pinned_file_is_unpacked(toy: Recipe, tmp_path: Path) -> None:
     path, said = fetch(toy, tmp_path / "work")
     assert path.read_bytes() == CONTENT
-    assert not list((tmp_path / "work").glob("*.whl"))
-    assert said == ["looking for the Python wheel mirror-sd-toy 1.0, 0.0 MB, licence MIT"]
+    assert list((tmp_path / "work").iterdir()) == [path]
+    assert said[0] == "looking for the Python wheel mirror-sd-toy 1.0, 0.0 MB, licence MIT"
+
+
+def test_what_an_interrupted_build_fetched_is_not_fetched_again(
+    toy: Recipe, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    paths = [
+        recipe.fetched(toy, Workshop(tmp_path / "work"), offline=True, progress=said.append)
+        for _ in range(2)
+    ]
+    assert paths[0] == paths[1]
+    assert paths[0].read_bytes() == CONTENT
+    assert [line for line in said if line.startswith("looking")] == said[:1]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +112,10 @@ def test_an_unknown_name_is_a_usage_error_that_names_the_others(tmp_path: Path) 
     [
         {"source": {**VALID["source"], "kind": "web"}},
         {"graphs": ["portable-fp32"]},
+        {"graphs": ["target/portable-int4"]},
+        {"graphs": ["draft/fused-int4"]},
         {"graphs": []},
+        {"graphs": 3},
         {"licence": None, "source": None},
     ],
 )
@@ -113,7 +129,8 @@ def test_plan_of_a_recipe(toy: Recipe) -> None:
     plan = toy.plan
     file = "mirror-sd-toy==1.0: mirror_sd_toy/toy.gguf"
     assert plan.source == Source("python-wheel", file, toy.member_sha256, "MIT")
-    assert plan.graphs == [("target", "fp32"), ("target", "int8"), ("draft", "int4")]
+    assert plan.graphs == tuple(VALID["graphs"])
+    assert not plan.optional
     assert plan.generation == {"temperature": 0.5}
 
 
