@@ -4,7 +4,8 @@ Fused graphs give rows as [n, 1, width]: the middle axis is where int8 lays the 
 beside each other. Portable ones give [n, width].
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from runtime.errors import BuildError
 FUSED_PROJECTIONS = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 INT4_BLOCK = 32
-INT4_EXACT = 1  # float32 activations: bit-equal for any number of rows
+INT4_EXACT = 1  # float32 activations, though a lone row is added up in another order
 INT4_FASTEST = 4  # 8-bit activations: fastest for one row, and a draft may be inexact
 
 
@@ -37,7 +38,7 @@ def linear_for(
 ) -> Linear:
     """The products of `precision` in ONNX Runtime's own operators; rows are [n, 1, width].
 
-    inexact: for a draft, whose int4 products may depend on how many rows there are, and are faster.
+    inexact: for a draft, whose int4 products may round their rows to 8 bits, and are faster.
     Raises BuildError for a precision that is none of fp32, fp16, int8, int4.
     """
     if precision in ("fp32", "fp16"):
@@ -65,11 +66,22 @@ def primitive_linear_for(precision: str, writer: GraphWriter, model: Model) -> L
 
 def matrix(model: Model, name: str) -> NDArray[np.float32]:
     """The matrix [out, in] behind a projection's name; fused ones are stacked by rows."""
+    parts = _parts(model, name)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def matrix_shape(model: Model, name: str) -> tuple[int, int]:
+    """The shape (out, in) of `matrix`."""
+    parts = _parts(model, name)
+    return sum(len(part) for part in parts), parts[0].shape[1]
+
+
+def _parts(model: Model, name: str) -> list[NDArray[np.float32]]:
     if name == "head":
-        return model.head
+        return [model.head]
     layer, _, projection = name.rpartition(".")
     parts: Sequence[str] = FUSED_PROJECTIONS.get(projection, (projection,))
-    return np.concatenate([model.weights[f"{layer}.{part}"] for part in parts])
+    return [model.weights[f"{layer}.{part}"] for part in parts]
 
 
 class Float:
@@ -85,11 +97,11 @@ class Float:
 
     def project(self, name: str, rows: str) -> str:
         """Multiply; a tied head reads the embedding, turned over when the graph is loaded."""
-        weight = matrix(self._model, name)
         if name != "head":
-            return self._writer.node("MatMul", rows, self._writer.real(name, weight.T))
+            stored = self._writer.real(name, lambda: matrix(self._model, name).T)
+            return self._writer.node("MatMul", rows, stored)
         tied = "head" not in self._model.weights
-        stored = self._writer.real("embedding" if tied else "head", weight)
+        stored = self._writer.real("embedding" if tied else "head", self._model.head)
         return self._writer.node(
             "MatMul", rows, self._writer.node("Transpose", stored, perm=(1, 0))
         )
@@ -120,7 +132,7 @@ class Int8:
 
     def embed(self, tokens: str) -> str:
         """Look rows up in the table."""
-        table, scales = self._stored("embedding", self._model.weights["embedding"])
+        table, scales = self._stored("embedding", lambda: self._model.weights["embedding"])
         rows = self._writer.node(
             "Cast", self._writer.node("Gather", table, tokens, axis=0), to=TensorProto.FLOAT
         )
@@ -130,20 +142,18 @@ class Int8:
 
     def project(self, name: str, rows: str) -> str:
         """Multiply by one byte or two of each row, by where the row comes from."""
-        weight = matrix(self._model, name)
+        _, width = matrix_shape(self._model, name)
         if name == "head":
             tied = "head" not in self._model.weights
-            stored, scales = self._stored("embedding" if tied else "head", weight)
+            stored, scales = self._stored("embedding" if tied else "head", lambda: self._model.head)
             stored = self._writer.node("Transpose", stored, perm=(1, 0))
         else:
-            quantised, column_scales = quantise_columns(weight)
-            stored = self._writer.weight(name, quantised.T)
-            scales = self._writer.weight(f"{name}.scales", column_scales)
+            stored, scales = self._stored(name, lambda: matrix(self._model, name), turned=True)
         if name.rpartition(".")[2] in self.NORMED:
             step = self._writer.scalar(self.CLIP / 127)
             rows = self._writer.node("QuantizeLinear", rows, step, self._zero_point())
             return self._product(rows, stored, step, scales)
-        return self._wide_product(rows, weight.shape[1], stored, scales)
+        return self._wide_product(rows, width, stored, scales)
 
     def _wide_product(self, rows: str, width: int, stored: str, scales: str) -> str:
         """Rows [n, 1, k] float32 by the matrix, in two bytes."""
@@ -178,10 +188,15 @@ class Int8:
     def _zero_point(self) -> str:
         return self._writer.constant(np.array(128, np.uint8))
 
-    def _stored(self, name: str, weight: NDArray[np.float32]) -> tuple[str, str]:
-        """The table [vocabulary, hidden] int8 and its scales [vocabulary], stored once."""
-        quantised, scales = quantise_columns(weight)
-        return self._writer.weight(name, quantised), self._writer.weight(f"{name}.scales", scales)
+    def _stored(
+        self, name: str, make: Callable[[], NDArray[np.float32]], *, turned: bool = False
+    ) -> tuple[str, str]:
+        """A matrix [out, in] as int8 and its scales [out]; turned: stored as [in, out]."""
+        quantised = functools.cache(lambda: quantise_columns(make()))
+        return (
+            self._writer.weight(name, lambda: quantised()[0].T if turned else quantised()[0]),
+            self._writer.weight(f"{name}.scales", lambda: quantised()[1]),
+        )
 
 
 class PrimitiveInt8(Int8):
@@ -225,7 +240,8 @@ class Int4:
         table = self._model.weights["embedding"]
         shape = self._writer.constant(np.array([len(table), -1], np.int64))
         packed, scales, zeros = (
-            self._writer.node("Reshape", part, shape) for part in self._stored("embedding", table)
+            self._writer.node("Reshape", part, shape)
+            for part in self._stored("embedding", lambda: table)
         )
         return self._writer.node(
             "GatherBlockQuantized",
@@ -242,9 +258,11 @@ class Int4:
 
     def project(self, name: str, rows: str) -> str:
         """Multiply block by block."""
-        weight = matrix(self._model, name)
+        out, width = matrix_shape(self._model, name)
         tied = name == "head" and "head" not in self._model.weights
-        packed, scales, zeros = self._stored("embedding" if tied else name, weight)
+        packed, scales, zeros = self._stored(
+            "embedding" if tied else name, lambda: matrix(self._model, name)
+        )
         return self._writer.node(
             "MatMulNBits",
             rows,
@@ -252,19 +270,19 @@ class Int4:
             scales,
             zeros,
             domain="com.microsoft",
-            N=weight.shape[0],
-            K=weight.shape[1],
+            N=out,
+            K=width,
             bits=4,
             block_size=INT4_BLOCK,
             accuracy_level=self._accuracy_level,
         )
 
-    def _stored(self, name: str, weight: NDArray[np.float32]) -> tuple[str, str, str]:
-        packed, scales, zeros = quantise_blocks(weight)
+    def _stored(self, name: str, make: Callable[[], NDArray[np.float32]]) -> tuple[str, str, str]:
+        quantised = functools.cache(lambda: quantise_blocks(make()))
         return (
-            self._writer.weight(name, packed),
-            self._writer.weight(f"{name}.scales", scales),
-            self._writer.weight(f"{name}.zeros", zeros),
+            self._writer.weight(name, lambda: quantised()[0]),
+            self._writer.weight(f"{name}.scales", lambda: quantised()[1]),
+            self._writer.weight(f"{name}.zeros", lambda: quantised()[2]),
         )
 
 

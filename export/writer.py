@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,23 +99,33 @@ class GraphWriter:
         """A real number."""
         return self.constant(np.array(value, self._real))
 
-    def real(self, name: str, value: NDArray[Any]) -> str:
+    def real(self, name: str, value: NDArray[Any] | Callable[[], NDArray[Any]]) -> str:
         """A named weight in the graph's own real numbers."""
+        if callable(value):
+            return self.weight(name, lambda: value().astype(self._real, copy=False))
         return self.weight(name, value.astype(self._real, copy=False))
 
     def float32(self, value: str, *, output: str) -> str:
         """`value` in float32 under the name `output`."""
         return self.node("Cast", value, output=output, to=TensorProto.FLOAT)
 
-    def weight(self, name: str, value: NDArray[Any]) -> str:
-        """A named weight, stored once; large ones in the file of weights."""
+    def weight(self, name: str, value: NDArray[Any] | Callable[[], NDArray[Any]]) -> str:
+        """A named weight, stored once; large ones in the file of weights.
+
+        A function is called for its value only where the file has no weight of that name yet.
+        """
         if name not in self._initializers:
-            self._initializers[name] = (
-                numpy_helper.from_array(np.ascontiguousarray(value), name)
-                if value.nbytes <= INLINE_BYTES
-                else self._weights.tensor(name, value)
-            )
+            self._initializers[name] = self._stored(name, value)
         return name
+
+    def _stored(self, name: str, value: NDArray[Any] | Callable[[], NDArray[Any]]) -> TensorProto:
+        if callable(value):
+            if (found := self._weights.find(name)) is not None:
+                return found
+            value = value()
+        if value.nbytes <= INLINE_BYTES:
+            return numpy_helper.from_array(np.ascontiguousarray(value), name)
+        return self._weights.tensor(name, value)
 
     def model(
         self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
@@ -139,6 +149,10 @@ class WeightFile:
         self._path = path
         self._data = path.open("wb")
         self._tensors: dict[str, TensorProto] = {}
+
+    def find(self, name: str) -> TensorProto | None:
+        """The reference to a weight that was written before."""
+        return self._tensors.get(name)
 
     def tensor(self, name: str, value: NDArray[Any]) -> TensorProto:
         """A reference to `value`, which is written unless `name` is there already.
