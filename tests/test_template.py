@@ -1,9 +1,14 @@
 """Tests of runtime/template.py: the dialect of chat templates, and what one may not do."""
 
+import json
+from collections.abc import Sequence
+
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runtime.errors import TextError
 from runtime.template import ChatTemplate
+from tests.chat_templates import ALL
 
 MESSAGES = [{"role": "user", "content": "a <b> & 'c' é"}, {"role": "assistant", "content": "d"}]
 
@@ -89,3 +94,68 @@ def test_the_messages_are_not_changed() -> None:
     template = ChatTemplate("{% set messages = [] %}{{ messages | length }}", origin="here")
     assert template.render(messages, {}) == "0"
     assert messages == [{"role": "user", "content": "x"}]
+
+
+def plainly(source: str, messages: Sequence[dict[str, str]]) -> str:
+    """What jinja2's own sandbox renders, set up as Hugging Face's tokenizers do."""
+    plain = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    plain.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    plain.globals["strftime_now"] = lambda _pattern: "today"
+    for tag in ("{%- generation -%}", "{%- endgeneration -%}"):
+        source = source.replace(tag, "")
+    return plain.from_string(source).render(
+        messages=messages, add_generation_prompt=True, tools=None, bos_token="<s>", eos_token="</s>"
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(1, "Hi"), (5, "é\r\n <think>a</think> b\n"), (3, "x y\n" * 30_000), (1001, " word" * 20)],
+)
+def test_templates_of_known_families_render_as_in_jinja2(name: str, count: int, text: str) -> None:
+    messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n in range(count)]
+    template = ChatTemplate(ALL[name], origin="here")
+    rendered = template.render(messages, {"bos_token": "<s>", "eos_token": "</s>"})
+    assert rendered == plainly(ALL[name], messages)
+
+
+def test_every_message_may_look_at_every_other() -> None:
+    source = (
+        "{% for m in messages %}{% for n in messages %}{% if m == n %}{% endif %}{% endfor %}"
+        "{% endfor %}done"
+    )
+    assert ChatTemplate(source, origin="here").render(MESSAGES * 50, {}) == "done"
+
+
+def test_a_source_of_unlikely_length_is_refused_unread() -> None:
+    with pytest.raises(TextError, match="10,000,000 characters"):
+        ChatTemplate("x" * 10_000_000, origin="here")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}",
+        "{{ " + "[" * 9999 + "]" * 9999 + " }}",
+        "{% if a %}" * 2000 + "{% endif %}" * 2000,
+        "{% for a in b %}" * 2000 + "{% endfor %}" * 2000,
+        "{{ 1" + " + 1" * 3000 + " }}",
+        "{{ " + "9" * 90_000 + " }}",
+        "{{" + " " * 90_000 + "}}",
+        "{% raw %}" + "{%      " * 9000,
+        "{{ '" + "\\" * 90_000,
+    ],
+)
+def test_a_source_made_to_break_the_compiler_is_refused(source: str) -> None:
+    with pytest.raises(TextError, match="failed"):
+        ChatTemplate(source, origin="here")
+
+
+def test_what_a_template_says_is_cut_short_and_put_on_one_line() -> None:
+    with pytest.raises(TextError) as error:
+        render("{{ raise_exception('no\n' * 10000) }}")
+    assert len(str(error.value)) < 500
+    assert "\n" not in str(error.value)
