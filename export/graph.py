@@ -48,7 +48,7 @@ def build_graphs(
     """Write the graphs of `model` in `precision` into the empty `folder`.
 
     many: fused graphs that decode several sequences together too. inexact: for a draft, whose int4
-    products may depend on how many rows there are. Raises BuildError for a flavour or precision
+    products may round their rows to 8 bits. Raises BuildError for a flavour or precision
     that does not exist.
     """
     if precision == "int8":

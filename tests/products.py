@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import TensorProto, helper
 
-from export.linear import FUSED_PROJECTIONS, Linear, linear_for
+from export.linear import FUSED_PROJECTIONS, Linear, linear_for, primitive_linear_for
 from export.model import Model
-from export.writer import GraphWriter
+from export.writer import GraphWriter, WeightFile
 from runtime import providers
 from runtime.manifest import Geometry
 
@@ -43,11 +43,17 @@ def run(
     *,
     watch: Sequence[str] = (),
     threads: int = 1,
+    make: Callable[..., Linear] = linear_for,
     **feeds: NDArray[Any],
 ) -> list[NDArray[Any]]:
-    """What `use` returns in a graph of its own, then all outputs of the operators in `watch`."""
-    with closing(GraphWriter(folder / "weights")) as writer:
-        result = use(linear_for(precision, writer, model))
+    """What `use` returns in a graph of its own, then all outputs of the operators in `watch`.
+
+    make: what gives the products of a precision, `linear_for` or `primitive_linear_for`.
+    """
+    real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
+    with closing(WeightFile(folder / "weights")) as weights:
+        writer = GraphWriter(weights, real_type=real)
+        result = use(make(precision, writer, model))
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
             for name, value in feeds.items()
@@ -65,14 +71,15 @@ def run(
 def multiply(
     folder: Path,
     matrix: Array,
-    rows: Array,
+    rows: NDArray[Any],
     precision: str = "int8",
     *,
     name: str = "layers.0.o",
     watch: Sequence[str] = (),
     threads: int = 1,
+    make: Callable[..., Linear] = linear_for,
 ) -> list[NDArray[Any]]:
-    """rows [n, in] times matrix [out, in], and what was watched, the middle axis kept."""
+    """rows [n, in] times matrix [out, in], and what was watched; fused rows have a middle axis."""
     layer, dot, projection = name.rpartition(".")
     parts = FUSED_PROJECTIONS.get(projection, (projection,))
     pieces = np.array_split(matrix, len(parts))
@@ -84,5 +91,6 @@ def multiply(
         lambda linear: linear.project(name, "rows"),
         watch=watch,
         threads=threads,
-        rows=rows[:, None, :],
+        make=make,
+        rows=rows if make is primitive_linear_for else rows[:, None, :],
     )
