@@ -36,7 +36,9 @@ CASED_WORDS = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-MAX_PIECE = 512  # letters of a SentencePiece token, all of whose splits are looked at
+# Above what these families have: up to 152,064 tokens, in SentencePiece 32,768.
+MOST_TOKENS = 1 << 19
+MOST_SPLIT_LETTERS = 1 << 26  # of all ways to split all tokens of SentencePiece in two
 SPACE_MARK = "\u2581"
 
 
@@ -54,6 +56,8 @@ def build(metadata: Metadata) -> Tokenizer:
             f"{metadata.path} has {len(tokens)} tokens and {len(kinds)} token types; "
             "there must be as many."
         )
+    if len(tokens) > MOST_TOKENS:
+        raise BuildError(f"{metadata.path} has {len(tokens)} tokens; {MOST_TOKENS} are the most.")
     for name in ("eos", "sep"):
         if metadata.flag(f"tokenizer.ggml.add_{name}_token", default=False):
             raise BuildError(
@@ -257,11 +261,8 @@ def _scored_merges(
         )
     if any(map(math.isnan, scores)):
         raise BuildError(f"{metadata.path}: a score of the vocabulary is not a number.")
-    longest = max(map(len, vocabulary))
-    if longest > MAX_PIECE:
-        raise BuildError(
-            f"{metadata.path}: a token has {longest} letters; {MAX_PIECE} are the most."
-        )
+    if sum(len(piece) ** 2 for piece in vocabulary) > MOST_SPLIT_LETTERS:
+        raise BuildError(f"{metadata.path}: the tokens are too long for all splits to be tried.")
     pieces = {piece: scores[place] for piece, place in vocabulary.items() if kinds[place] == NORMAL}
     merges = [
         (score, left, right)

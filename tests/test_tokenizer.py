@@ -154,6 +154,13 @@ def test_files_that_are_written(tmp_path: Path) -> None:
         ({"tokenizer.ggml.merges": [" a"]}, "the merge 0, ' a', is not of two parts"),
         ({"tokenizer.ggml.merges": [""]}, "the merge 0, '', is not of two parts"),
         ({"tokenizer.ggml.merges": 3}, "merges is 3 where a list of str"),
+        (
+            {
+                "tokenizer.ggml.tokens": [*map(str, range(600_000))],
+                "tokenizer.ggml.token_type": [1] * 600_000,
+            },
+            "has 600000 tokens; 524288 are the most",
+        ),
         ({"tokenizer.ggml.add_eos_token": True}, "add_eos_token: every prompt would end"),
         ({"tokenizer.ggml.add_sep_token": True}, "add_sep_token: every prompt would end"),
         (
@@ -243,15 +250,15 @@ def test_sentence_pieces_that_are_refused(changes: dict[str, Any], message: str)
         sentence_pieces(changes)
 
 
-def test_a_piece_of_ten_thousand_letters_is_refused() -> None:
-    """All splits of a piece are tried: their number grows with its square."""
+def test_pieces_too_long_to_be_split_are_refused() -> None:
+    """All splits of a piece are tried: their letters grow with its square."""
     tokens = ["<unk>", "<s>", "</s>", *map("<0x{:02X}>".format, range(256))]
     changes = {
-        "tokenizer.ggml.tokens": [*tokens, "a" * 10_000],
+        "tokenizer.ggml.tokens": [*tokens, "a" * 8_192],
         "tokenizer.ggml.token_type": [1] * 260,
         "tokenizer.ggml.scores": [0.0] * 260,
     }
-    with pytest.raises(BuildError, match="a token has 10000 letters; 512 are the most"):
+    with pytest.raises(BuildError, match="too long for all splits"):
         sentence_pieces(changes)
 
 
