@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from runtime.bundle_files import check_file, check_names, check_sha256
-from runtime.bundle_files import file_sha256 as file_sha256
 from runtime.errors import BundleError
 from runtime.strict_json import read_dataclass, read_object
 

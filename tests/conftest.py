@@ -25,7 +25,7 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of the random model: fused-fp32, fused-int8 and a fused-int4 draft."""
+    """The bundle of the random model, with the usual graphs and a draft."""
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
     assert export_main(["gguf", str(tiny_gguf), "--out", str(folder)]) == 0
     return folder

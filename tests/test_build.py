@@ -12,9 +12,10 @@ import pytest
 from export import gguf_file, reference
 from export.build import is_built
 from export.plan import DEFAULT_GRAPHS, Plan
+from runtime.bundle_files import file_sha256
 from runtime.errors import UsageError
 from runtime.fused import FusedSession
-from runtime.manifest import Manifest, Source, file_sha256
+from runtime.manifest import Manifest, Source
 from tests import tiny
 
 

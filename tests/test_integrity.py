@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from runtime import bundle_files, integrity
+from runtime.bundle_files import file_sha256
 from runtime.errors import BundleError
 from runtime.integrity import load_checked
-from runtime.manifest import FileEntry, Geometry, Manifest, Role, Source, file_sha256
+from runtime.manifest import FileEntry, Geometry, Manifest, Role, Source
 
 GEOMETRY = Geometry(1, 2, 2, 1, 1, 2, 4, 8, 1e4, 1e-5)
 LONG_AGO_NS = 1_000_000_000 * 10**9

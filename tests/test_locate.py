@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from runtime.bundle_files import file_sha256
 from runtime.errors import BuildError, BundleError, UsageError
 from runtime.locate import default_cache_dir, known_recipes, locate_bundle, run_export
-from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, Source, file_sha256
+from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, Source
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = "tiny-1m"

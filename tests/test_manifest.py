@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.bundle_files import file_sha256
 from runtime.errors import BundleError
 from runtime.manifest import (
     MOST,
@@ -18,7 +19,6 @@ from runtime.manifest import (
     Parity,
     Role,
     Source,
-    file_sha256,
 )
 
 GRAPH = "target/fused-int8/model.onnx"

@@ -1,0 +1,109 @@
+"""A plan names graphs by role, flavour and precision, and knows which share a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from export.plan import (
+    DEFAULT_GRAPHS,
+    KNOWN_GRAPHS,
+    Plan,
+    check_graphs,
+    choose_graphs,
+    plan_for,
+    printable,
+)
+from runtime.errors import UsageError
+from runtime.manifest import Geometry, Source
+
+PLAN = Plan("tiny", Source("gguf", "tiny.gguf", "0" * 64, "unknown"))
+
+
+def geometry(hidden: int = 64, intermediate: int = 96, head_size: int = 16) -> Geometry:
+    return Geometry(2, hidden, intermediate, 4, 2, head_size, 271, 256, 1e4, 1e-5)
+
+
+def test_the_usual_graphs_are_known_ones() -> None:
+    assert check_graphs(DEFAULT_GRAPHS) == DEFAULT_GRAPHS
+    assert len(KNOWN_GRAPHS) == 14
+
+
+def test_graphs_of_one_precision_share_a_folder() -> None:
+    assert PLAN.folders == {
+        "target/fp32": ["fused", "portable"],
+        "target/int8": ["fused", "portable"],
+        "draft/int4": ["fused"],
+    }
+    assert PLAN.place("draft", "portable-fp32") == "target/fp32"
+
+
+def test_a_draft_has_a_folder_where_the_target_has_none() -> None:
+    plan = choose_graphs(
+        PLAN, ["target/fused-int4", "draft/fused-int4", "draft/portable-fp16"], draft=True
+    )
+    assert plan.folders == {
+        "target/int4": ["fused"],
+        "draft/int4": ["fused"],
+        "draft/fp16": ["portable"],
+    }
+
+
+def test_a_draft_adds_its_flavour_to_the_targets_folder() -> None:
+    plan = choose_graphs(PLAN, ["target/fused-fp32", "draft/portable-fp32"], draft=True)
+    assert plan.folders == {"target/fp32": ["fused", "portable"]}
+
+
+def test_graphs_are_chosen_once_each_and_in_the_order_given() -> None:
+    names = ["target/fused-int8", "target/fused-fp16", "target/fused-int8"]
+    assert choose_graphs(PLAN, names, draft=True).graphs == tuple(names[:2])
+    assert choose_graphs(PLAN, [], draft=True) == PLAN
+    alone = choose_graphs(PLAN, [], draft=False)
+    assert alone.graphs == DEFAULT_GRAPHS[:4]
+    assert alone.keys("draft") == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["target/fused-int3"], r"no graph 'target/fused-int3'; there is target/fused-fp32, "),
+        (["fused-int8"], "no graph 'fused-int8'"),
+        (["target/portable-int4"], "no graph"),
+        ([""], "no graph ''"),
+        (["draft/fused-int4"], "The target needs a graph"),
+    ],
+)
+def test_unknown_graphs_are_refused_with_the_list(names: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        choose_graphs(PLAN, names, draft=True)
+
+
+def test_a_named_draft_graph_and_no_draft_contradict() -> None:
+    with pytest.raises(UsageError, match="drop one"):
+        choose_graphs(PLAN, ["target/fused-fp32", "draft/fused-int4"], draft=False)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [geometry(hidden=80), geometry(intermediate=100), geometry(head_size=10)],
+)
+def test_no_draft_where_int4_cannot_have_the_sizes(sizes: Geometry) -> None:
+    assert PLAN.fitted(sizes).graphs == DEFAULT_GRAPHS[:4]
+    named = choose_graphs(PLAN, DEFAULT_GRAPHS, draft=True)
+    assert named.fitted(sizes) == named
+
+
+def test_a_draft_where_int4_can_have_them() -> None:
+    assert PLAN.fitted(geometry()) == PLAN
+
+
+def test_a_file_gives_its_name_and_hash(tmp_path: Path) -> None:
+    path = tmp_path / "ein Modell\n.v2.gguf"
+    path.write_bytes(b"GGUF")
+    plan = plan_for(path)
+    assert plan.name == "ein Modell\ufffd.v2"
+    assert plan.source.file == "ein Modell\ufffd.v2.gguf"
+    assert plan.graphs == DEFAULT_GRAPHS
+
+
+def test_what_cannot_be_printed_is_replaced() -> None:
+    assert printable("ü \ud800\x1b[2J") == "ü ?\ufffd[2J"
