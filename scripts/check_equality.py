@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from runtime.drafter import LookupDrafter, ModelDrafter
 from runtime.engine import Target, decode
+from runtime.fused import FusedSession
 from runtime.locate import locate_bundle
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
 from runtime.prompts import load_prompts, prompt_folder
 from runtime.sampling import Sampling
-from runtime.session import GraphSession
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.text import Text
 from runtime.worker import DraftWorker
@@ -95,9 +95,9 @@ class Pair:
     def __init__(self, folder: Path, precision: str) -> None:
         manifest = Manifest.load(folder)
         geometry, path = manifest.target.geometry, manifest.graph_path("target", precision)
-        self._alone = GraphSession(path, geometry, threads=2, context=CONTEXT)
-        self._beside = GraphSession(path, geometry, threads=1, context=CONTEXT, share_cpu=True)
-        draft = GraphSession(
+        self._alone = FusedSession(path, geometry, threads=2, context=CONTEXT)
+        self._beside = FusedSession(path, geometry, threads=1, context=CONTEXT, share_cpu=True)
+        draft = FusedSession(
             manifest.graph_path("draft", "int4"),
             manifest.role("draft").geometry,
             threads=1,

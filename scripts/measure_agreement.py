@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from runtime import Sampling, open_session
+from runtime.flavours import open_graph
 from runtime.locate import locate_bundle
 from runtime.manifest import Graph, Manifest, Role
 from runtime.prompts import load_prompts, prompt_folder
 from runtime.providers import usable_cores
-from runtime.session import GraphSession
 from runtime.text import Text
 
 PROMPTS = prompt_folder() / "forty.jsonl"
@@ -43,7 +43,7 @@ def main() -> None:
         for key, graph in role.graphs.items() if role else ():
             share, largest = _compare(folder, manifest.target, graph, texts)
             results[f"{name}/{key}"] = {"agreement": share, "largest_logit_difference": largest}
-            print(f"{name}/{key:12} agreement {share:.4f}   largest difference {largest:.3f}")
+            print(f"{name}/{key:13} agreement {share:.4f}   largest difference {largest:.3f}")
     print(json.dumps({"model": manifest.name, "tokens": counted, "graphs": results}))
 
 
@@ -80,15 +80,14 @@ def _compare(
     """The share of equal greedy tokens and the largest logit difference from float32's graph."""
     threads = len(usable_cores())
     longest = max(len(text) for _, text in texts)
-    exact_file = folder / target.graphs["fused-fp32"].file
     exact, other = (
-        GraphSession(path, target.geometry, threads=threads, context=longest)
-        for path in (exact_file, folder / graph.file)
+        open_graph(folder, each, target.geometry, threads=threads, context=longest)
+        for each in (target.graphs["fused-fp32"], graph)
     )
     equal, count, largest = 0, 0, 0.0
     for start, text in texts:
         rows = len(text) - start
-        if rows < 1:
+        if rows < 1 or len(text) > other.context:
             continue
         expected = exact.extend(text[:-1], num_logits=rows)
         found = other.extend(text[:-1], num_logits=rows)

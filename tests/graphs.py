@@ -1,0 +1,61 @@
+"""Graphs of the tiny model, sessions on them, and the model as a graph of a precision holds it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export import gguf_file
+from export.graph import PORTABLE_ROWS, graph_file, portable_context
+from export.model import Model
+from export.rotate import rotated
+from runtime.fused import FusedSession
+from runtime.manifest import Precision
+from runtime.portable import PortableSession
+from tests import tiny
+from tests.stored import blocks_back, columns_back
+
+Array = NDArray[np.float32]
+TEXT = np.random.default_rng(3).integers(0, len(tiny.vocabulary()), 80)
+
+
+def tiny_model(folder: Path, *, tied: bool = False) -> Model:
+    """The tiny model, its head its own or the embedding."""
+    path = folder / "tiny.gguf"
+    return gguf_file.read(tiny.write_gguf(path, weights=tiny.tensors(tied=tied))).model
+
+
+def fused(folder: Path, model: Model, **settings: Any) -> FusedSession:
+    """A session on the fused graph in `folder`."""
+    settings = {"threads": 1} | settings
+    return FusedSession(folder / graph_file("fused"), model.geometry, **settings)
+
+
+def portable(folder: Path, model: Model, **settings: Any) -> PortableSession:
+    """A session on the portable graphs in `folder`."""
+    graphs = {rows: folder / graph_file("portable", rows=rows) for rows in PORTABLE_ROWS}
+    settings = {"threads": 1, "slots": portable_context(model)} | settings
+    return PortableSession(graphs, model.geometry, **settings)
+
+
+def logits(session: FusedSession | PortableSession, text: NDArray[np.int64]) -> Array:
+    """The logits of every token of `text`, nothing of it cached before."""
+    session.crop(0)
+    return session.extend(text, num_logits=len(text)).copy()
+
+
+def as_stored(model: Model, precision: Precision) -> Model:
+    """The model with its matrices as graphs of `precision` hold them."""
+    if precision == "int8":
+        model, back = rotated(model), columns_back
+    elif precision == "int4":
+        back = blocks_back
+    else:
+        return model
+    weights: Mapping[str, Array] = {
+        name: back(weight) if weight.ndim == 2 else weight for name, weight in model.weights.items()
+    }
+    return replace(model, weights=weights)
