@@ -125,7 +125,7 @@ class Int8:
     LEVELS = 32512.0  # 127 * 256: hi stays in [-127, 127]
     OFFSET = 32896.0  # 128 * 256 + 128: both bytes unsigned with zero point 128
     EPSILON = 1e-12  # of a mean square: shorter rows are measured as longer than they are
-    NORMED = ("qkv", "gate_up", "head")
+    NORMED = ("qkv", "gate_up", "head")  # but for a head behind a map
 
     def __init__(self, writer: GraphWriter, model: Model) -> None:
         self._writer, self._model = writer, model
@@ -149,7 +149,8 @@ class Int8:
             stored = self._writer.node("Transpose", stored, perm=(1, 0))
         else:
             stored, scales = self._stored(name, lambda: matrix(self._model, name), turned=True)
-        if name.rpartition(".")[2] in self.NORMED:
+        mapped = name == "head" and "head_map" in self._model.weights
+        if name.rpartition(".")[2] in self.NORMED and not mapped:
             step = self._writer.scalar(self.CLIP / 127)
             rows = self._writer.node("QuantizeLinear", rows, step, self._zero_point())
             return self._product(rows, stored, step, scales)

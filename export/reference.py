@@ -35,7 +35,10 @@ def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]
         hidden = hidden + _attention(model, name, normed, rotary, spans)
         normed = _norm(hidden, weights[f"{name}.feed_forward_norm"], geometry.norm_epsilon)
         hidden = hidden + _feed_forward(model, name, normed)
-    rows = _norm(hidden, weights["norm"], geometry.norm_epsilon) @ model.head.T
+    rows = _norm(hidden, weights["norm"], geometry.norm_epsilon)
+    if "head_map" in weights:
+        rows = rows @ weights["head_map"].T
+    rows = rows @ model.head.T
     return [rows[span] for span in spans]
 
 

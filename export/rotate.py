@@ -19,9 +19,10 @@ WRITERS = ("o", "down")
 
 
 def rotated(model: Model, *, seed: int = 0) -> Model:
-    """The same function with a rotated residual stream, norms of weight 1 and a head of its own.
+    """The same function with a rotated residual stream and norms of weight 1.
 
-    float32 weights, computed in float64; `seed` draws the rotation.
+    A tied head stays tied: what the last norm's weights did goes into `head_map`. float32 weights,
+    computed in float64; `seed` draws the rotation.
     """
     turn = random_rotation(model.geometry.hidden, seed=seed)
     ones = np.ones(model.geometry.hidden, np.float32)
@@ -29,9 +30,12 @@ def rotated(model: Model, *, seed: int = 0) -> Model:
     weights = {
         **model.weights,
         "embedding": _times(model.weights["embedding"], turn),
-        "head": _times(model.head * model.weights["norm"], turn),
         "norm": ones,
     }
+    if "head" in model.weights:
+        weights["head"] = _times(model.weights["head"] * model.weights["norm"], turn)
+    else:
+        weights["head_map"] = ((turn.T * model.weights["norm"]) @ turn).astype(np.float32)
     for layer in range(model.geometry.layers):
         for norm, readers in READERS.items():
             weights[f"layers.{layer}.{norm}"] = ones
