@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
-from tokenizers import pre_tokenizers as splitters
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from export.metadata import Metadata
+from export.pre_tokenizers import LLAMA_3, QWEN_2, TEKKEN, pre_tokenizer_for
 from runtime.errors import BuildError
 from runtime.template import ChatTemplate
 
@@ -20,22 +20,6 @@ SPECIAL = (UNKNOWN, CONTROL)
 # Names under which chat models end a turn; a file often declares only one of those it was taught.
 END_NAMES = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>")
 
-# Families that cut their text alike, by the names that converters write for them.
-SINGLE_DIGITS = ("smollm", "starcoder", "refact", "codeshell")
-GPT_2 = ("gpt-2", "phi-2")
-LLAMA_3 = ("llama-bpe", "llama3", "llama-v3")
-QWEN_2 = ("qwen2", "deepseek-r1-qwen")
-TEKKEN = ("tekken",)
-GPT_2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-CASED_WORDS = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 # Above what these families have: up to 152,064 tokens, in SentencePiece 32,768.
 MOST_TOKENS = 1 << 19
 MOST_SPLIT_LETTERS = 1 << 26  # of all ways to split all tokens of SentencePiece in two
@@ -166,7 +150,7 @@ def _byte_level(metadata: Metadata, vocabulary: dict[str, int]) -> Tokenizer:
     SmolLM2's own tokenizer lacks 21 of the 256, all control characters or bytes of planes unused.
     """
     name = metadata.text("tokenizer.ggml.pre")
-    pre_tokenizer = _pre_tokenizer(metadata.path, name)
+    pre_tokenizer = pre_tokenizer_for(metadata.path, name)
     merges = _split_merges(metadata)
     whole_words = name in (*LLAMA_3, *TEKKEN)
     tokenizer = _from_merges(metadata, vocabulary, merges, ignore_merges=whole_words)
@@ -175,33 +159,6 @@ def _byte_level(metadata: Metadata, vocabulary: dict[str, int]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def _pre_tokenizer(path: Path, name: str) -> Any:
-    """How text is cut before merging; each name is the one that converters give to a family."""
-    if name in SINGLE_DIGITS:
-        steps: list[Any] = [splitters.Digits(individual_digits=True)]
-        return splitters.Sequence([*steps, splitters.ByteLevel(add_prefix_space=False)])
-    if name in GPT_2:
-        return splitters.ByteLevel(add_prefix_space=False)
-    if name in LLAMA_3:
-        patterns = [WORDS % r"\p{N}{1,3}"]
-    elif name in QWEN_2:
-        patterns = [WORDS % r"\p{N}"]
-    elif name in TEKKEN:
-        patterns = [CASED_WORDS]
-    elif name == "default":
-        patterns = [r"[\p{P}\$\+<=>\^~\|]+", GPT_2_WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"]
-    else:
-        known = ", ".join(sorted((*SINGLE_DIGITS, *GPT_2, *LLAMA_3, *QWEN_2, *TEKKEN, "default")))
-        raise BuildError(
-            f"{path} cuts its text by the pre-tokenizer {name!r}, which is unknown; "
-            f"known are {known}."
-        )
-    steps = [splitters.Split(Regex(pattern), "isolated") for pattern in patterns]
-    return splitters.Sequence(
-        [*steps, splitters.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
 
 
 def _split_merges(metadata: Metadata) -> list[tuple[str, str]]:
