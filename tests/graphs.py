@@ -56,6 +56,7 @@ def as_stored(model: Model, precision: Precision) -> Model:
     else:
         return model
     weights: Mapping[str, Array] = {
-        name: back(weight) if weight.ndim == 2 else weight for name, weight in model.weights.items()
+        name: back(weight) if weight.ndim == 2 and name != "head_map" else weight
+        for name, weight in model.weights.items()
     }
     return replace(model, weights=weights)

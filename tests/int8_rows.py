@@ -16,8 +16,8 @@ Array = NDArray[np.float32]
 
 
 def keep_of_rows_what_int8_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One byte of rows after a norm, two before o and down; the norms of heads are left alone."""
-    norm = reference._norm
+    """One byte of rows after a norm, two before o, down and a mapped head; heads' norms stay."""
+    norm, head_rows = reference._norm, reference._head_rows
 
     def rounded_norm(hidden: Array, weight: Array, epsilon: float) -> Array:
         normed = norm(hidden, weight, epsilon)
@@ -33,6 +33,13 @@ def keep_of_rows_what_int8_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return rounded_part
 
+    def rounded_head_rows(model: Model, hidden: Array) -> Array:
+        if "head_map" not in model.weights:
+            return head_rows(model, hidden)
+        rows = norm(hidden, model.weights["norm"], model.geometry.norm_epsilon)
+        return two_bytes_back(rows @ model.weights["head_map"].T)
+
     monkeypatch.setattr(reference, "_norm", rounded_norm)
+    monkeypatch.setattr(reference, "_head_rows", rounded_head_rows)
     for part, last in (("_attention", "o"), ("_feed_forward", "down")):
         monkeypatch.setattr(reference, part, round_before(getattr(reference, part), last))

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from export import gguf_file, reference
 from export.graph import PORTABLE_ROWS, build_graphs, graph_file, portable_context
 from export.model import Model
-from export.rotate import rotated
 from runtime.fused import FusedSession
 from runtime.manifest import Flavour, Precision
 from runtime.portable import PortableSession
 from tests import blocks, tiny
+from tests.graphs import as_stored
 from tests.int8_rows import keep_of_rows_what_int8_keeps
-from tests.stored import blocks_back, columns_back
 
 Array = NDArray[np.float32]
 # Short texts: where float32's rounding tips a step of int8, all rows behind it differ.
@@ -36,17 +35,6 @@ def read(family: tiny.Family, folder: Path) -> Model:
     return gguf_file.read(
         tiny.write_gguf(path, weights=family.weights(), pairs=family.pairs())
     ).model
-
-
-def as_stored(model: Model, precision: Precision) -> Model:
-    """The model with its matrices as a graph of that precision holds them."""
-    if precision not in ("int8", "int4"):
-        return model
-    model, back = (rotated(model), columns_back) if precision == "int8" else (model, blocks_back)
-    weights = {
-        name: back(weight) if weight.ndim == 2 else weight for name, weight in model.weights.items()
-    }
-    return replace(model, weights=weights)
 
 
 def graph_logits(
@@ -98,7 +86,7 @@ def test_int8(
     keep_of_rows_what_int8_keeps(monkeypatch)
     rounded_alike = lost(found, reference_logits(stored)).max(axis=1)
     assert rounded_alike.max() < 1e-2
-    assert np.quantile(rounded_alike, 0.8) < 1e-6
+    assert np.quantile(rounded_alike, 0.8) < 1e-4  # a step of the rows before a mapped head
 
 
 def test_int4(model: Model, tmp_path: Path) -> None:
