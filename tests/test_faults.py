@@ -4,25 +4,25 @@ import gc
 import sys
 import threading
 import time
-from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from random import Random
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import numpy as np
+import onnxruntime as ort
 import pytest
-from numpy.typing import NDArray
 
+from runtime import Answer, Sampling, Session, models, open_session
 from runtime import worker as module
-from runtime.drafter import Drafter, Guess, ModelDrafter
-from runtime.sampling import Sampling
+from runtime.drafter import Drafter
+from runtime.errors import UsageError
 from runtime.strategy import Autoregressive, Mirror, Speculative
 from runtime.verify import Proposal
 from runtime.worker import DraftWorker
 from tests.counter import Counter, Ill, raising
+from tests.faulty import FAULTS, Faults, FaultyDrafter
 from tests.table import Faulty, TableTarget, current, wait_until, working, write
 
 TARGET = TableTarget(vocabulary=100, context=400)
@@ -174,84 +174,7 @@ def test_a_thread_that_cannot_start_leaves_the_answer_alone(
 
 ROUNDS = 10_000
 LIMIT_S = 0.005
-SHARE = 0.02  # of the passes of a draft fail, and of its guesses
-FAULTS = ("raise", "hang", "late", "in time", "shape", "token", "nonsense")
-
-
-class Faults:
-    """Decides for every pass of every draft whether it fails and how, and counts that."""
-
-    def __init__(self, seed: int) -> None:
-        self.met: Counts[str] = Counts()
-        self._random = Random(seed)
-        self._hang = Event()
-        self._ended = False
-
-    def release(self) -> None:
-        """Let every pass that hangs go on."""
-        released, self._hang = self._hang, Event()
-        released.set()
-
-    def close(self) -> None:
-        """Let no pass fail any more."""
-        self._ended = True
-        self._hang.set()
-
-    def logits(self, logits: NDArray[np.float32]) -> NDArray[Any]:
-        """What a pass gives for `logits`, if it gives anything and in time."""
-        kind = self._kind(*FAULTS[:-1])
-        if kind == "raise":
-            raise self._random.choice([RuntimeError("no kernel"), MemoryError(), SystemExit(1)])
-        if kind == "hang":
-            self._hang.wait(60)
-        elif kind in ("late", "in time"):
-            time.sleep(LIMIT_S * (3 if kind == "late" else 0.2))
-        elif kind == "shape":
-            bad = np.full_like(logits, np.nan)
-            odd = [logits[:, 1:], logits[:0], logits[0], logits.astype(np.float64), bad]
-            return self._random.choice(odd)
-        return -logits if kind == "token" else logits
-
-    def guess(self, guess: Guess, vocabulary: int) -> Any:
-        """What a drafter gives for `guess`."""
-        token = guess.token
-        return self._random.choice(
-            [Guess(vocabulary), Guess(-1), Guess(token, (vocabulary,)), Guess(token, (-1,)),
-             Guess(1.5), Guess(2**70), Guess(token, (1.5,)), "token"]  # type: ignore[arg-type]
-        ) if self._kind(FAULTS[-1]) else guess  # fmt: skip
-
-    def _kind(self, *kinds: str) -> str | None:
-        if self._ended or self._random.random() > SHARE:
-            return None
-        kind = self._random.choice(kinds)
-        self.met[kind] += 1
-        return kind
-
-
-class FaultySession:
-    """A draft's session, some of whose passes fail."""
-
-    def __init__(self, session: Any, faults: Faults) -> None:
-        self._session, self._faults = session, faults
-        self.context, self.vocabulary = session.context, session.vocabulary
-
-    def prefill(self, tokens: NDArray[np.int64]) -> bool:
-        return bool(self._session.prefill(tokens))
-
-    def extend(self, tokens: NDArray[np.int64]) -> NDArray[Any]:
-        return self._faults.logits(self._session.extend(tokens))
-
-
-class FaultyDrafter(ModelDrafter):
-    """A model that drafts on a faulty session, some of whose guesses are nonsense."""
-
-    def __init__(self, session: Any, faults: Faults, *, vocabulary: int) -> None:
-        super().__init__(FaultySession(session, faults), vocabulary=vocabulary)  # type: ignore[arg-type]
-        self._faults = faults
-
-    def draft(self, context: NDArray[np.int64], count: int, sampling: Sampling) -> Iterator[Guess]:
-        for guess in super().draft(context, count, sampling):
-            yield self._faults.guess(guess, self._vocabulary)
+TEXTS = 24
 
 
 class Successors:
@@ -288,7 +211,7 @@ def test_the_text_never_shows_what_happens_to_the_drafts(
 ) -> None:
     monkeypatch.setattr(module, "PAUSE", 0)
     threads = threading.active_count()
-    faults = Faults(seed=5)
+    faults = Faults(seed=5, limit_s=LIMIT_S)
     target, draft = (TableTarget(vocabulary=16, seed=seed) for seed in (0, 1))
     draft.table = draft.table + 2 * target.table
     target.meanwhile = partial(time.sleep, 0)  # let the draft's thread go on
@@ -340,3 +263,94 @@ def write_faultily(
         faults.met["tokens proposed"] += found.metrics.draft_tokens_proposed
         target.proposals.clear()
         faults.release()
+
+
+def sessions() -> int:
+    """How many sessions of onnxruntime there are."""
+    gc.collect()
+    return sum(isinstance(each, ort.InferenceSession) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("strategy", KINDS)
+def test_real_graphs_fail_and_are_replaced(
+    strategy: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAUSE", 0)
+    faults = Faults(seed=7, limit_s=0.1)
+    threads, loaded, made = threading.active_count(), sessions(), 0
+
+    def make(session: Any, *, vocabulary: int) -> Drafter:
+        nonlocal made
+        made += 1
+        return FaultyDrafter(session, faults, vocabulary=vocabulary)
+
+    monkeypatch.setattr(models, "ModelDrafter", make)
+    settings: Any = {"cache_dir": tmp_path, "threads": 1, "draft_time_limit_s": 0.1}
+    with open_session(tiny_bundle, draft="none", **settings) as session:
+        expected = [answered(session, number) for number in range(TEXTS)]
+    errors, rounds = 0, 0
+    with closing(faults), open_session(tiny_bundle, strategy=strategy, **settings) as session:
+        for number, alone in enumerate(expected):
+            answer = answered(session, number)
+            assert answer.tokens == alone.tokens
+            errors += answer.metrics.draft_error is not None
+            rounds += answer.metrics.rounds
+            faults.release()
+        wait_until(partial(none_left_behind, session))
+        assert sessions() - loaded <= 2  # the target and a draft
+    del session
+    assert rounds > 300
+    assert made > 8
+    assert errors > 4
+    assert (threading.active_count(), sessions()) == (threads, loaded)
+
+
+def none_left_behind(session: Session) -> bool:
+    """Whether none of the drafts that the session dropped still runs."""
+    assert session._models.worker is not None
+    return session._models.worker._drafts.running() == 0
+
+
+def answered(session: Session, number: int) -> Answer:
+    """The answer of that number, whole."""
+    sampling = Sampling(temperature=number % 2, seed=number)
+    answer = session.generate("the heron", sampling, max_new_tokens=60)
+    list(answer)
+    return answer
+
+
+def test_a_session_whose_draft_is_stuck_can_be_closed_and_more_than_once(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_S", 0.01)
+    stuck, hang = Event(), Event()
+    refused: list[str] = []
+
+    def wait() -> None:
+        stuck.set()
+        hang.wait(60)
+
+    def close_meanwhile() -> None:
+        assert stuck.wait(5)
+        try:
+            session.close()
+        except UsageError as error:
+            refused.append(str(error))
+
+    monkeypatch.setattr(models, "ModelDrafter", lambda _session, **_rest: Ill(wait))
+    settings: Any = {"cache_dir": tmp_path, "threads": 1, "draft_time_limit_s": 0.1}
+    session = open_session(tiny_bundle, strategy="speculative", **settings)
+    other = Thread(target=close_meanwhile)
+    other.start()
+    answer = answered(session, 1)
+    other.join()
+    assert "Another thread still reads" in refused[0]
+    assert str(answer.metrics.draft_error).startswith("The draft gave no answer within 0.1 s.")
+    closed: list[bool] = []
+    other = Thread(target=lambda: closed.append(session.close()))
+    other.start()
+    other.join()
+    assert closed == [False]
+    assert not session.close()
+    hang.set()
+    wait_until(session.close)

@@ -1,0 +1,94 @@
+"""Drafts that fail at random, in every way that the tests know."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+from threading import Event
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.drafter import Guess, ModelDrafter
+from runtime.sampling import Sampling
+
+SHARE = 0.02  # of the passes of a draft fail, and of its guesses
+FAULTS = ("raise", "hang", "late", "in time", "shape", "token", "nonsense")
+
+
+class Faults:
+    """Decides for every pass of every draft whether it fails and how, and counts that."""
+
+    def __init__(self, *, seed: int, limit_s: float) -> None:
+        self.met: Counter[str] = Counter()
+        self._random = Random(seed)
+        self._limit_s = limit_s
+        self._hang = Event()
+        self._ended = False
+
+    def release(self) -> None:
+        """Let every pass that hangs go on."""
+        released, self._hang = self._hang, Event()
+        released.set()
+
+    def close(self) -> None:
+        """Let no pass fail any more."""
+        self._ended = True
+        self._hang.set()
+
+    def logits(self, logits: NDArray[np.float32]) -> NDArray[Any]:
+        """What a pass gives for `logits`, if it gives anything and in time."""
+        kind = self._kind(*FAULTS[:-1])
+        if kind == "raise":
+            raise self._random.choice([RuntimeError("no kernel"), MemoryError(), SystemExit(1)])
+        if kind == "hang":
+            self._hang.wait(60)
+        elif kind in ("late", "in time"):
+            time.sleep(self._limit_s * (3 if kind == "late" else 0.2))
+        elif kind == "shape":
+            bad = np.full_like(logits, np.nan)
+            odd = [logits[:, 1:], logits[:0], logits[0], logits.astype(np.float64), bad]
+            return self._random.choice(odd)
+        return -logits if kind == "token" else logits
+
+    def guess(self, guess: Guess, vocabulary: int) -> Any:
+        """What a drafter gives for `guess`."""
+        token = guess.token
+        return self._random.choice(
+            [Guess(vocabulary), Guess(-1), Guess(token, (vocabulary,)), Guess(token, (-1,)),
+             Guess(1.5), Guess(2**70), Guess(token, (1.5,)), "token"]  # type: ignore[arg-type]
+        ) if self._kind(FAULTS[-1]) else guess  # fmt: skip
+
+    def _kind(self, *kinds: str) -> str | None:
+        if self._ended or self._random.random() > SHARE:
+            return None
+        kind = self._random.choice(kinds)
+        self.met[kind] += 1
+        return kind
+
+
+class FaultySession:
+    """A draft's session, some of whose passes fail."""
+
+    def __init__(self, session: Any, faults: Faults) -> None:
+        self._session, self._faults = session, faults
+        self.context, self.vocabulary = session.context, session.vocabulary
+
+    def prefill(self, tokens: NDArray[np.int64]) -> bool:
+        return bool(self._session.prefill(tokens))
+
+    def extend(self, tokens: NDArray[np.int64]) -> NDArray[Any]:
+        return self._faults.logits(self._session.extend(tokens))
+
+
+class FaultyDrafter(ModelDrafter):
+    """A model that drafts on a faulty session, some of whose guesses are nonsense."""
+
+    def __init__(self, session: Any, faults: Faults, *, vocabulary: int) -> None:
+        super().__init__(FaultySession(session, faults), vocabulary=vocabulary)  # type: ignore[arg-type]
+        self._faults = faults
+
+    def draft(self, context: NDArray[np.int64], count: int, sampling: Sampling) -> Iterator[Guess]:
+        for guess in super().draft(context, count, sampling):
+            yield self._faults.guess(guess, self._vocabulary)
