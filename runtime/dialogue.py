@@ -189,7 +189,10 @@ class Dialogue:
         error = metrics.get("draft_error")
         if error and not self._draft_lost:
             self._draft_lost = True
-            note(f"The draft stopped working ({error}); answers go on without it, only slower.")
+            note(
+                f"The draft stopped working ({error}); until a fresh one takes over, answers "
+                "only come slower."
+            )
         if reason == "context_full":
             size = self.session.settings.get("context_length")
             remedy = "/reset starts over; --context-length may allow more."
