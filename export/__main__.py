@@ -2,7 +2,9 @@
 
 import argparse
 import dataclasses
+import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -39,6 +41,8 @@ exit codes: 0 built or already there, 1 failed, 2 wrong usage, 130 interrupted
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code, argparse's own errors exit with 2."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show
     previous = signal.signal(signal.SIGTERM, _stop)
     try:
         _run(options)
@@ -48,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
     except MemoryError:
         return _fail("There is not enough memory to build this model.", 1)
+    except BrokenPipeError:  # the reader has seen enough; Python's own flush must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _fail(f"{error.filename or options.out}: {error.strerror or error}.", 1)
     except ModuleNotFoundError as error:
@@ -159,7 +165,7 @@ def _inspect(options: argparse.Namespace) -> None:
     from export.inspect import damaged, describe, lines
 
     found = describe(options.out, verify=options.verify)
-    print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)))
+    print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)), flush=True)
     if wrong := damaged(found):
         raise BundleError(f"{options.out}: {', '.join(wrong)} damaged; build the bundle again.")
 

@@ -45,8 +45,7 @@ class Workshop:
         self.folder = folder
         self._parts = folder / "parts"
         self._parts.mkdir(parents=True, exist_ok=True)
-        for found in folder.glob("half-*"):
-            shutil.rmtree(found, ignore_errors=True)
+        self.tidy()
         self.bundle = self._new("bundle")
 
     @property
@@ -76,6 +75,11 @@ class Workshop:
         shutil.rmtree(self._parts / key, ignore_errors=True)
         half.rename(self._parts / key)
         return Part(self._parts / key / "files", record["sha256"], result)
+
+    def tidy(self) -> None:
+        """Remove what is half-made."""
+        for found in self.folder.glob("half-*"):
+            shutil.rmtree(found, ignore_errors=True)
 
     def empty(self) -> None:
         """Remove everything but the lock."""
@@ -126,6 +130,7 @@ def _kept_when_interrupted(work: Workshop, say: Callable[[str], None]) -> Iterat
         work.empty()
         raise
     except BaseException:
+        work.tidy()
         if work.bytes:
             say(
                 f"the finished parts, {work.bytes / 1e6:.1f} MB, stay in {work.folder}: the same "

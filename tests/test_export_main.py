@@ -1,6 +1,5 @@
 """The build command: what it says, how it ends, and that it leaves nothing half-made."""
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,27 +9,7 @@ import pytest
 from export.__main__ import main
 from runtime.manifest import Manifest
 from tests import tiny
-
-ROOT = Path(__file__).resolve().parent.parent
-STEPS = [
-    "read tiny.gguf: 2 layers",
-    "rebuild the tokenizer: 271 tokens",
-    "write target/fp32: ",
-    "write target/int8: ",
-    "write draft/int4: ",
-    "write a text to measure on: ",
-    "compute its logits in numpy: ",
-    "measure the target's fused-fp32 graph: ",
-    "measure the target's fused-int8 graph: ",
-    "measure the target's portable-fp32 graph: ",
-    "measure the target's portable-int8 graph: ",
-    "measure the draft's fused-int4 graph: ",
-    "put the bundle together: ",
-]
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+from tests.building import ROOT, STEPS, names
 
 
 def start(tiny_gguf: Path, out: Path) -> subprocess.Popen[str]:
@@ -38,25 +17,6 @@ def start(tiny_gguf: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def stop_after(tiny_gguf: Path, out: Path, step: str, number: int) -> tuple[int, str]:
-    """Build until `step` is done, then send the signal; the exit code and what was said after."""
-    code = (
-        "import sys, time; from export import __main__ as command\n"
-        "say = command._say\n"
-        "def stop(line):\n"
-        "    say(line)\n"
-        "    time.sleep(60 if line.startswith(sys.argv[1]) else 0)\n"
-        "command._say = stop\n"
-        "sys.exit(command.main(sys.argv[2:]))\n"
-    )
-    command = [sys.executable, "-c", code, step, "gguf", str(tiny_gguf), "--out", str(out)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert any(line.startswith(step) for line in process.stderr)
-        process.send_signal(number)
-        return process.wait(60), process.stderr.read()
 
 
 def test_a_build_reports_every_step_and_a_second_has_nothing_to_do(
@@ -76,27 +36,6 @@ def test_a_build_reports_every_step_and_a_second_has_nothing_to_do(
     assert main(arguments) == 0
     assert capsys.readouterr().err == f"{out} already holds mine, complete: nothing to do\n"
     assert (out / "manifest.json").stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize("step", [STEPS[0], STEPS[3], STEPS[5], STEPS[-1]])
-def test_a_killed_build_leaves_nothing_half_made(
-    tiny_gguf: Path, tmp_path: Path, step: str
-) -> None:
-    out = tmp_path / "bundle"
-    assert stop_after(tiny_gguf, out, step, signal.SIGKILL)[0] == -signal.SIGKILL
-    (left,) = names(tmp_path)
-    assert left.startswith(".bundle.building-")
-    assert main(["gguf", str(tiny_gguf), "--out", str(out)]) == 0
-    assert names(tmp_path) == ["bundle"]
-    Manifest.load(out).verify()
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_build_cleans_up(
-    tiny_gguf: Path, tmp_path: Path, number: int, code: int
-) -> None:
-    found, _ = stop_after(tiny_gguf, tmp_path / "bundle", STEPS[0], number)
-    assert (found, names(tmp_path)) == (code, [])
 
 
 def test_two_builds_at_once_end_well(tiny_gguf: Path, tmp_path: Path) -> None:
