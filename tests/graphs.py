@@ -19,6 +19,7 @@ from tests import tiny
 from tests.stored import blocks_back, columns_back
 
 Array = NDArray[np.float32]
+FP16_BOUND = 1e-2  # what float16 may cost, as a share of the logits' range
 TEXT = np.random.default_rng(3).integers(0, len(tiny.vocabulary()), 80)
 
 
