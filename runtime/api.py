@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from runtime import providers
 from runtime.answer import Answer, Blocks, StreamedAnswer
 from runtime.batch import Job, decode_many
+from runtime.checks import many, path, real, text, whole
 from runtime.engine import decode
 from runtime.errors import BundleError, UsageError
 from runtime.locate import default_cache_dir, locate_bundle
@@ -47,7 +48,7 @@ def open_session(
     draft_device: str = "CPU",
     execution_provider: str = "CPU",
     draft_execution_provider: str | None = None,
-    cache_dir: Path | None = None,
+    cache_dir: str | Path | None = None,
     offline: bool = False,
     verify: bool = False,
     draft_time_limit_s: float = 5.0,
@@ -68,17 +69,23 @@ def open_session(
             f"A draft was asked for on {draft_execution_provider}, but the draft is {draft!r}, "
             "which needs no provider: leave one out."
         )
-    provider = providers.find("target", execution_provider)
-    draft_provider = providers.find("draft", draft_execution_provider or "CPU")
+    provider = providers.find("target", text("execution_provider", execution_provider))
+    draft_provider = providers.find(
+        "draft", text("draft_execution_provider", draft_execution_provider or "CPU")
+    )
     _one_of("precision", precision, PRECISIONS)
     _one_of("draft", draft, DRAFTS)
     strategy = strategy or ("autoregressive" if draft == "none" else "mirror")
     _check_strategy(strategy, draft)
-    if not 1 <= num_draft_tokens <= MOST_DRAFT_TOKENS:
-        raise UsageError(
-            f"num_draft_tokens is {num_draft_tokens}; it must be 1 to {MOST_DRAFT_TOKENS}."
-        )
-    if not 0 < draft_time_limit_s <= TIMEOUT_MAX:
+    whole("num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS)
+    for name, count in (
+        ("context_length", context_length),
+        ("threads", threads),
+        ("draft_threads", draft_threads),
+    ):
+        if count is not None:
+            whole(name, count, least=1)
+    if not 0 < real("draft_time_limit_s", draft_time_limit_s) <= TIMEOUT_MAX:
         raise UsageError(
             f"draft_time_limit_s is {draft_time_limit_s}; it must be a number of seconds above 0 "
             f"and at most {TIMEOUT_MAX:g}."
@@ -86,11 +93,21 @@ def open_session(
     if draft_model is not None and draft != "model":
         raise UsageError(f"A draft model was named, but the draft is {draft!r}: leave one out.")
 
+    cache = (
+        default_cache_dir(os.environ, sys.platform)
+        if not cache_dir
+        else path("cache_dir", cache_dir)
+    )
+
     def locate(name: str | Path) -> Manifest:
         report = progress or (lambda _line: None)
         return Manifest.load(
             locate_bundle(
-                name, cache_dir=cache_dir, offline=offline, progress=report, verify=verify
+                name if isinstance(name, str) else path("model", name),
+                cache_dir=cache,
+                offline=offline,
+                progress=report,
+                verify=verify,
             )
         )
 
@@ -106,7 +123,7 @@ def open_session(
         threads=threads,
         draft_threads=draft_threads,
         draft_time_limit_s=draft_time_limit_s,
-        probes=(cache_dir or default_cache_dir(os.environ, sys.platform)) / "probes",
+        probes=cache / "probes",
     )
     return Session(models, strategy=strategy, num_draft_tokens=num_draft_tokens)
 
@@ -176,7 +193,7 @@ class Session:
         if self._models.worker is None:
             self._models.prepare(self.strategy)
             self._strategy = self._make_strategy(self.strategy)
-        sampling = sampling or self.default_sampling
+        sampling = self._sampling(sampling)
         tokens = self._encode(prompt, max_new_tokens)
         metrics = self._metrics(self._strategy, sampling, tokens)
         strategy, models = self._strategy, self._models
@@ -217,9 +234,10 @@ class Session:
         run at once as the bundle's widest graph has lanes. Raises as `generate`, before any runs.
         """
         self._end_answer()
-        sampling = sampling or self.default_sampling
+        sampling = self._sampling(sampling)
+        stop = many("stop", stop)
         jobs = []
-        for prompt in prompts:
+        for prompt in many("prompts", prompts):
             tokens = self._encode(prompt, max_new_tokens)
             metrics = self._metrics(Autoregressive(), sampling, tokens)
             answer = Answer(TextStream(self._models.text, stop), metrics)
@@ -270,10 +288,14 @@ class Session:
             near_tie_bound=self._models.exactness.largest_difference,
         )
 
+    def _sampling(self, asked: object) -> Sampling:
+        if not isinstance(asked, Sampling | None):
+            raise UsageError(f"sampling must be a Sampling; it is {asked!r:.80}.")
+        return asked or self.default_sampling
+
     def _encode(self, prompt: str | Sequence[Message], max_new_tokens: int) -> NDArray[np.int64]:
-        """A prompt's tokens [n] int64; UsageError for a negative budget."""
-        if max_new_tokens < 0 or max_new_tokens % 1:
-            raise UsageError(f"max_new_tokens is {max_new_tokens}; it must be a whole number.")
+        """A prompt's tokens [n] int64; UsageError for a budget that is no whole number."""
+        whole("max_new_tokens", max_new_tokens, least=0)
         text = self._models.text
         tokens = text.encode(prompt) if isinstance(prompt, str) else text.encode_chat(prompt)
         return np.array(tokens, np.int64)

@@ -58,7 +58,11 @@ def locate_bundle(
             path = Path(model).expanduser()
         except RuntimeError as error:  # ~name of nobody here
             raise UsageError(f"{model} cannot be found: {error}") from error
-        if path.is_dir():
+        try:
+            is_folder = path.is_dir()
+        except OSError as error:  # too long a name, or one on a medium that fails
+            raise UsageError(f"{str(model)[:200]} cannot be used: {error.strerror}.") from error
+        if is_folder:
             _refuse_other_folders(path)
             check(path)
             return path.absolute()
@@ -93,8 +97,11 @@ def locate_bundle(
 
 
 def default_cache_dir(environ: Mapping[str, str], platform: str) -> Path:
-    """The folder for this program's cached files, by the custom of `platform` (sys.platform)."""
-    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+    """The folder for this program's cached files, by the custom of `platform` (sys.platform).
+
+    Raises UsageError where this user has no home folder.
+    """
+    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or _home())
     if platform == "win32":
         base = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif Path(environ.get("XDG_CACHE_HOME", "")).is_absolute():
@@ -102,6 +109,16 @@ def default_cache_dir(environ: Mapping[str, str], platform: str) -> Path:
     else:
         base = home / "Library" / "Caches" if platform == "darwin" else home / ".cache"
     return base / APPLICATION
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise UsageError(
+            "There is no home folder to keep a cache in: set HOME, or name a folder with "
+            "--cache-dir (cache_dir in a program)."
+        ) from error
 
 
 def recipe_folder() -> Path:

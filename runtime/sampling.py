@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.checks import real, whole
 from runtime.errors import MirrorError, UsageError
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -45,15 +46,16 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            object.__setattr__(self, name, real(name, getattr(self, name)))
+        object.__setattr__(self, "top_k", whole("top_k", self.top_k, least=0))
+        object.__setattr__(self, "seed", whole("seed", self.seed, least=0, most=_MASK64))
         rules = (
             ("temperature", 0 <= self.temperature <= _LARGEST, "a finite number, 0 or more"),
-            ("top_k", _whole(self.top_k) and self.top_k >= 0, "a whole number, 0 (off) or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1 (off)"),
             ("min_p", 0 <= self.min_p <= 1, "between 0 (off) and 1"),
             ("repetition_penalty", 1e-6 <= self.repetition_penalty <= 1e6,
              "between 1e-6 and 1e6 (1 is off)"),
-            ("seed", _whole(self.seed) and 0 <= self.seed <= _MASK64,
-             "a whole number from 0 to 2**64 - 1"),
         )  # fmt: skip
         for name, holds, wanted in rules:
             if not holds:
@@ -148,10 +150,6 @@ def gumbel(seed: int, position: int, token_ids: NDArray[np.integer]) -> Doubles:
     high, low = _keys(seed, position)
     bits = _hash(ids, high).astype(np.float64) * 2.0**20 + (_hash(ids, low) >> np.uint32(12))
     return -np.log(-np.log((bits + 0.5) * 2.0**-52))
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check(best: np.float32) -> None:

@@ -4,6 +4,7 @@ import codecs
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from runtime.checks import texts
 from runtime.errors import UsageError
 from runtime.text import Text
 
@@ -15,16 +16,16 @@ class TextStream:
     stop string is the one that is complete first, as if the text came character by character; of
     two that end together, the longer. `stopped` tells that one was found; `tokens_kept` is the
     number of tokens that lie wholly before it, or of all tokens so far. Raises UsageError for an
-    empty stop string.
+    empty stop string, and for what is no list of texts.
     """
 
     def __init__(self, text: Text, stops: Sequence[str] = ()) -> None:
-        if "" in stops:
+        self._stops = texts("stop", stops)
+        if "" in self._stops:
             raise UsageError("A stop string must hold at least one character.")
         self.stopped = False
         self.tokens_kept = 0
         self._text = text
-        self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
         self._shown = 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from runtime.checks import many
 from runtime.control_tokens import ControlTokens
 from runtime.errors import TextError
 from runtime.template import ChatTemplate
@@ -85,13 +86,15 @@ class Text:
         """Encode messages by the chat template, up to the start of the assistant's answer.
 
         A message has a `role`, one of ROLES, and a `content`; all its other values are text too.
-        Raises TextError for a malformed message, or when the bundle has no template or it fails.
+        Raises UsageError for what is no list, TextError for a malformed message, or when the bundle
+        has no template or it fails.
         """
         if self._template is None:
             raise TextError(
                 f"{self._origin} has no chat template: give plain text instead of messages."
             )
-        cleaned = [_checked(message, place) for place, message in enumerate(messages, start=1)]
+        listed = enumerate(many("The prompt, where it is no text,", messages), start=1)
+        cleaned = [_checked(message, place) for place, message in listed]
         if not cleaned:
             raise TextError("A chat needs at least one message.")
         stand_ins = self._control.stand_ins(

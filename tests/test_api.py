@@ -142,7 +142,7 @@ def test_a_new_answer_ends_the_one_before(opened: Opened) -> None:
         ({"draft_time_limit_s": 1e10}, UsageError, "draft_time_limit_s"),
         ({"context_length": 257}, UsageError, "257"),
         ({"context_length": 1}, UsageError, "context"),
-        ({"draft_threads": 0}, UsageError, "draft threads"),
+        ({"draft_threads": 0}, UsageError, "draft_threads"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(
@@ -305,7 +305,7 @@ def test_another_thread_in_the_answer_is_named(opened: Opened) -> None:
             except UsageError as error:
                 errors.append(error)
 
-        run = session._models.target._run
+        run = session._models.target._feed
 
         def meddling(tokens: NDArray[np.int64], num_logits: int) -> Any:
             if not errors:
@@ -314,7 +314,7 @@ def test_another_thread_in_the_answer_is_named(opened: Opened) -> None:
                 thread.join()
             return run(tokens, num_logits)
 
-        session._models.target._run = meddling  # type: ignore[method-assign]
+        session._models.target._feed = meddling  # type: ignore[method-assign]
         next(answer)
         assert "Another thread" in str(errors[0])
 

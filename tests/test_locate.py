@@ -317,3 +317,18 @@ def test_the_export_runs_whatever_lies_in_the_users_folder(
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
     assert "usage:" in stderr
+
+
+def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    with pytest.raises(UsageError, match="--cache-dir"):
+        default_cache_dir({}, "linux")
+    assert default_cache_dir({"HOME": "/h"}, "linux") == Path("/h/.cache/mirror-sd")
+
+
+def test_a_name_too_long_for_the_file_system_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be used"):
+        locate_bundle("x" * 9999, cache_dir=tmp_path, offline=True, progress=print)
