@@ -1,46 +1,58 @@
-"""A session gives the logits of a text, whatever calls it comes in and whatever was cached."""
+"""What sessions of every flavour share: what is fed, what stays cached, and where a text ends."""
 
+import dataclasses
 import itertools
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from export import gguf_file, reference
-from runtime import session as module
-from runtime.cache import Buffers
+from runtime.cache import Cache
 from runtime.errors import BundleError, ContextError
-from runtime.fused import FusedSession
-from runtime.manifest import Manifest
-from tests import tiny
+from runtime.manifest import Geometry, Manifest
+from runtime.session import GraphSession, misfits_named
 
 Tokens = NDArray[np.int64]
-TEXT: Tokens = np.random.default_rng(5).integers(0, len(tiny.vocabulary()), tiny.CONTEXT)
-OTHER: Tokens = (TEXT + 1) % len(tiny.vocabulary())
+TEXT: Tokens = np.random.default_rng(5).integers(0, 50, 64)
+OTHER: Tokens = (TEXT + 1) % 50
+CHUNK = 5
 same = np.testing.assert_array_equal
 
 
-class Watched(FusedSession):
-    """Notes for each call of the graph how many tokens were cached and how many it was fed."""
+class Noted(GraphSession[Cache]):
+    """Its logits tell the text: row i holds the sum of tokens times places up to there."""
 
-    calls: list[tuple[int, int]]
+    chunk = CHUNK
 
-    def _run(self, tokens: Tokens, num_logits: int) -> NDArray[np.float32]:
+    def __init__(self, geometry: Geometry, context: int = 40) -> None:
+        super().__init__(geometry, Cache(context))
+        self.calls: list[tuple[int, int]] = []
+
+    def new_cache(self, context: int) -> Cache:
+        return Cache(context)
+
+    def _feed(self, tokens: Tokens, num_logits: int) -> NDArray[np.float32]:
         self.calls.append((self.length, len(tokens)))
-        return super()._run(tokens, num_logits)
+        self.cache.append(tokens)
+        return logits(self.cache._tokens[: self.length], num_logits)
 
 
-def opened(bundle: Path, precision: str = "int8", *, threads: int = 1, **settings: Any) -> Watched:
-    manifest = Manifest.load(bundle)
-    path = manifest.graph_path("target", precision)
-    session = Watched(path, manifest.target.geometry, threads=threads, **settings)
-    session.calls = []
-    return session
+def logits(text: Tokens, num_logits: int = 1) -> NDArray[np.float32]:
+    sums = np.cumsum(text * np.arange(1, len(text) + 1))
+    return sums[-num_logits:, None].astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def geometry(tiny_bundle: Path) -> Geometry:
+    return Manifest.load(tiny_bundle).target.geometry
+
+
+@pytest.fixture
+def session(geometry: Geometry) -> Noted:
+    return Noted(geometry)
 
 
 def compositions(length: int) -> Iterator[list[int]]:
@@ -50,126 +62,87 @@ def compositions(length: int) -> Iterator[list[int]]:
         yield [end - start for start, end in itertools.pairwise([0, *ends])]
 
 
-@pytest.fixture(params=["fp32", "int8"])
-def precision(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def test_a_session_tells_its_sizes(geometry: Geometry) -> None:
+    session = Noted(geometry, 7)
+    assert (session.context, session.length) == (7, 0)
+    assert session.vocabulary == geometry.vocabulary
+    assert session.geometry is geometry
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("start", [0, 1, 5])
-def test_a_text_in_any_parts_has_the_same_logits(
-    precision: str, start: int, threads: int, tiny_bundle: Path
-) -> None:
-    session = opened(tiny_bundle, precision, threads=threads)
-    text = TEXT[: start + 6]
-    wanted = opened(tiny_bundle, precision).extend(text, num_logits=6).copy()
-    for parts in compositions(6):
+@pytest.mark.parametrize("start", [0, 1, 6])
+def test_a_text_in_any_parts(start: int, session: Noted) -> None:
+    for parts in compositions(7):
         session.crop(start)
         end = start
         for part in parts:
             end += part
-            found = session.extend(text[:end], num_logits=part)
-            assert found.shape == (part, session.vocabulary)
-            same(found, wanted[end - start - part : end - start], err_msg=f"{parts}")
-        assert session.length == len(text)
+            same(session.extend(TEXT[:end], num_logits=part), logits(TEXT[:end], part))
+        assert session.length == start + 7
 
 
-def test_all_calls_being_bound_anew_changes_nothing(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("num_logits", [1, 2, 3, 7])
+def test_a_long_text_goes_in_chunks_and_the_rest_in_one_call(
+    num_logits: int, geometry: Geometry
 ) -> None:
-    monkeypatch.setattr(module, "MOST_BOUND_SHAPES", 1)
-    test_a_text_in_any_parts_has_the_same_logits("int8", 1, 1, tiny_bundle)
+    for cached, length in itertools.product(range(0, 12, 3), range(num_logits, 30)):
+        session = Noted(geometry)
+        if cached:
+            session.extend(TEXT[:cached])
+        session.calls.clear()
+        found = session.extend(TEXT[:length], num_logits=num_logits)
+        same(found, logits(TEXT[:length], num_logits))
+        start = min(cached, length - num_logits)
+        widths = [width for _, width in session.calls]
+        assert [place for place, _ in session.calls] == [
+            start + CHUNK * number for number in range(len(widths))
+        ]
+        assert sum(widths) == length - start
+        assert set(widths[:-1]) <= {CHUNK}
+        assert num_logits <= widths[-1] < CHUNK + num_logits
 
 
-def test_the_logits_are_those_of_the_reference_up_to_the_last_slot(
-    tiny_gguf: Path, tiny_bundle: Path
-) -> None:
-    wanted = reference.logits(gguf_file.read(tiny_gguf).model, TEXT.tolist())
-    session = opened(tiny_bundle, "fp32")
-    assert session.context == len(TEXT)
-    np.testing.assert_allclose(session.extend(TEXT, num_logits=len(TEXT)), wanted, atol=1e-4)
-    # The last slot also takes a lone row, whose copy stands past the context.
-    session.crop(len(TEXT) - 1)
-    np.testing.assert_allclose(session.extend(TEXT), wanted[-1:], atol=1e-4)
-    assert session.calls[-1] == (len(TEXT) - 1, 1)
-
-
-@pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 130, 255, 256])
 @pytest.mark.parametrize("num_logits", [1, 3])
-def test_a_long_text_goes_in_chunks(num_logits: int, length: int, tiny_bundle: Path) -> None:
-    if num_logits > length:
-        return
-    session = opened(tiny_bundle)
-    found = session.extend(TEXT[:length], num_logits=num_logits).copy()
-    assert [cached for cached, _ in session.calls] == [
-        FusedSession.chunk * place for place in range(len(session.calls))
-    ]
-    widths = [width for _, width in session.calls]
-    assert sum(widths) == length
-    assert all(width == FusedSession.chunk for width in widths[:-1])
-    assert num_logits <= widths[-1] < FusedSession.chunk + num_logits
-    one_by_one = opened(tiny_bundle)
-    for end in range(1, length + 1):
-        row = one_by_one.extend(TEXT[:end])
-        if end > length - num_logits:
-            same(row[0], found[end - 1 - (length - num_logits)])
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 7, 128])
-@pytest.mark.parametrize("num_logits", [1, 3])
-def test_prefill_in_chunks_leaves_one_call(
-    num_logits: int, chunk: int, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = TEXT[:131]
-    wanted = opened(tiny_bundle).extend(text, num_logits=num_logits).copy()
-    monkeypatch.setattr(module, "FusedSession.chunk", chunk)
-    session = opened(tiny_bundle)
+def test_prefill_in_chunks_leaves_one_call(num_logits: int, session: Noted) -> None:
+    text = TEXT[:23]
+    turns = 0
     while not session.prefill(text, num_logits=num_logits):
-        assert session.calls[-1] == (session.length - chunk, chunk)
-    assert {width for _, width in session.calls} == {chunk}
+        turns += 1
+        assert session.calls == [(CHUNK * place, CHUNK) for place in range(turns)]
     before = list(session.calls)
     assert session.prefill(text, num_logits=num_logits), "asked again, it does nothing"
     assert session.calls == before
-    same(session.extend(text, num_logits=num_logits), wanted)
-    ((cached, width),) = session.calls[len(before) :]
-    assert cached == len(before) * chunk
-    assert num_logits <= width < num_logits + chunk
+    same(session.extend(text, num_logits=num_logits), logits(text, num_logits))
+    assert len(session.calls) == len(before) + 1
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 128])
-def test_prefill_of_what_one_call_takes_does_nothing(length: int, tiny_bundle: Path) -> None:
-    session = opened(tiny_bundle)
+@pytest.mark.parametrize("length", [0, 1, 2, CHUNK])
+def test_prefill_of_what_one_call_takes_does_nothing(length: int, session: Noted) -> None:
     assert session.prefill(TEXT[:length])
     assert session.calls == []
 
 
-def test_prefill_follows_a_text_that_changes(tiny_bundle: Path) -> None:
-    session = opened(tiny_bundle)
-    assert session.prefill(TEXT[:200])
-    changed = np.concatenate([TEXT[:50], OTHER[:179]])
+def test_prefill_follows_a_text_that_changes(session: Noted) -> None:
+    while not session.prefill(TEXT[:20]):
+        pass
+    assert session.length == 15
+    session.calls.clear()
+    changed = np.concatenate([TEXT[:8], OTHER[:9]])
     assert session.prefill(changed)
-    assert session.calls == [(0, 128), (50, 128)]
-    same(session.extend(changed), opened(tiny_bundle).extend(changed))
-    with pytest.raises(ContextError, match="257 tokens does not fit in the context of 256"):
-        session.prefill(np.append(TEXT, 1))
+    assert session.calls == [(8, CHUNK)]
+    same(session.extend(changed), logits(changed))
 
 
-def test_only_what_differs_is_computed(tiny_bundle: Path) -> None:
-    session = opened(tiny_bundle)
-    fresh = opened(tiny_bundle)
-
+def test_only_what_differs_is_computed(session: Noted) -> None:
     def check(text: Tokens, expected: tuple[int, int], *, num_logits: int = 1) -> None:
         session.calls.clear()
-        found = session.extend(text, num_logits=num_logits).copy()
+        same(session.extend(text, num_logits=num_logits), logits(text, num_logits))
         assert session.calls == [expected]
         assert session.length == len(text)
-        fresh.crop(0)
-        same(found, fresh.extend(text, num_logits=num_logits))
 
-    check(TEXT[:10], (0, 10))
-    check(TEXT[:14], (10, 4))
-    check(TEXT[:14], (13, 1))
-    check(TEXT[:14], (11, 3), num_logits=3)
+    check(TEXT[:5], (0, 5))
+    check(TEXT[:9], (5, 4))
+    check(TEXT[:9], (8, 1))
+    check(TEXT[:9], (6, 3), num_logits=3)
     check(np.concatenate([TEXT[:6], OTHER[:5]]), (6, 5))
     check(TEXT[:8], (6, 2))
     check(TEXT[:3], (2, 1))
@@ -178,180 +151,59 @@ def test_only_what_differs_is_computed(tiny_bundle: Path) -> None:
     check(OTHER[:1], (0, 1))
 
 
-def test_crop_forgets_and_nothing_else(tiny_bundle: Path) -> None:
-    session = opened(tiny_bundle)
-    wanted = session.extend(TEXT[:12]).copy()
+def test_crop_forgets_and_nothing_else(session: Noted) -> None:
+    session.extend(TEXT[:12])
     for length, left in ((100, 12), (12, 12), (7, 7), (7, 7), (9, 7), (0, 0), (-3, 0)):
         session.crop(length)
         assert session.length == left
     session.extend(TEXT[:9])
     session.crop(4)
     session.calls.clear()
-    same(session.extend(TEXT[:12]), wanted)
-    assert session.calls == [(4, 8)]
-
-
-def test_the_buffer_of_logits_grows_and_is_written_again(tiny_bundle: Path) -> None:
-    session, fresh = opened(tiny_bundle), opened(tiny_bundle)
-    wanted = fresh.extend(TEXT[:20], num_logits=20).copy()
-    for end, count in ((4, 1), (9, 5), (10, 1), (12, 2), (20, 8), (20, 1), (20, 8)):
-        same(session.extend(TEXT[:end], num_logits=count), wanted[end - count : end])
-    first = session.extend(TEXT[:20])
-    kept = first.copy()
-    second = session.extend(OTHER[:20])
-    assert np.shares_memory(first, second)
-    assert (first != kept).any()
+    same(session.extend(TEXT[:9]), logits(TEXT[:9]))
+    assert session.calls == [(4, 5)]
 
 
 @pytest.mark.parametrize("context", [2, 16])
-def test_a_context_is_filled_to_the_last_slot_and_not_further(
-    context: int, precision: str, tiny_bundle: Path
+def test_a_text_that_does_not_fit_is_refused_and_nothing_is_lost(
+    context: int, geometry: Geometry
 ) -> None:
-    session = opened(tiny_bundle, precision, context=context)
-    wanted = opened(tiny_bundle, precision).extend(TEXT[:context], num_logits=context).copy()
+    session = Noted(geometry, context)
     for end in range(1, context + 1):
-        same(session.extend(TEXT[:end]), wanted[end - 1 : end])
-    session.crop(context - 2)
-    same(session.extend(TEXT[:context], num_logits=2), wanted[-2:])
+        same(session.extend(TEXT[:end]), logits(TEXT[:end]))
+    session.calls.clear()
     for text in (TEXT[: context + 1], OTHER[: context + 1]):
         message = f"A text of {context + 1} tokens does not fit in the context of {context}."
-        with pytest.raises(ContextError, match=re.escape(message)):
-            session.extend(text)
-        assert session.length == context
-    session.calls.clear()
-    same(session.extend(TEXT[:context]), wanted[-1:])
+        for refused in (session.extend, session.prefill):
+            with pytest.raises(ContextError, match=re.escape(message)):
+                refused(text)
+    assert session.calls == []
+    assert session.length == context
+    same(session.extend(TEXT[:context]), logits(TEXT[:context]))
     assert session.calls == [(context - 1, 1)]
 
 
-def test_no_more_context_than_the_model_has(tiny_bundle: Path) -> None:
-    assert opened(tiny_bundle, context=10**6).context == tiny.CONTEXT
-    assert opened(tiny_bundle, context=7).context == 7
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_another_session_takes_a_cache_over(
-    before: int, after: int, precision: str, tiny_bundle: Path
-) -> None:
-    wanted = opened(tiny_bundle, precision).extend(TEXT[:40], num_logits=5).copy()
-    first = opened(tiny_bundle, precision, threads=before)
-    first.extend(TEXT[:30])
-    second = opened(tiny_bundle, precision, threads=after, cache=first.cache)
-    assert second.length == 30
-    same(second.extend(TEXT[:40], num_logits=5), wanted)
-    assert second.calls == [(30, 10)]
-    assert first.length == 40, "it is one cache"
-    same(first.extend(TEXT[:40], num_logits=5), wanted)
-
-
-def test_a_session_goes_from_cache_to_cache(tiny_bundle: Path) -> None:
-    session = opened(tiny_bundle)
-    wanted = {
-        name: opened(tiny_bundle).extend(text[:25]).copy()
-        for name, text in (("one", TEXT), ("other", OTHER))
-    }
-    one = session.cache
-    other = Buffers(session.geometry, 25)
-    session.extend(TEXT[:24])
+def test_a_session_goes_from_cache_to_cache(session: Noted) -> None:
+    one, other = session.cache, session.new_cache(9)
+    session.extend(TEXT[:5])
     session.use(other)
-    assert (session.length, session.context) == (0, 25)
-    session.extend(OTHER[:24])
+    assert (session.length, session.context) == (0, 9)
+    same(session.extend(OTHER[:4]), logits(OTHER[:4]))
     session.use(one)
-    assert (session.length, session.context) == (24, tiny.CONTEXT)
-    same(session.extend(TEXT[:25]), wanted["one"])
-    session.use(other)
-    same(session.extend(OTHER[:25]), wanted["other"])
-    assert session.calls == [(0, 24), (0, 24), (24, 1), (24, 1)]
+    assert (session.length, session.context) == (5, 40)
+    same(session.extend(TEXT[:6]), logits(TEXT[:6]))
+    assert session.calls == [(0, 5), (0, 4), (5, 1)]
 
 
-def test_what_a_cache_shares_with_a_text(tiny_bundle: Path) -> None:
-    cache = Buffers(Manifest.load(tiny_bundle).target.geometry, 8)
-    assert cache.buffers.shape == (tiny.LAYERS, 2, 1, tiny.KV_HEADS, 9, 16)
-    assert cache.shared_with(TEXT) == 0
-    cache.append(TEXT[:3])
-    cache.append(int(TEXT[3]))
-    assert cache.length == 4
-    for text, shared in (
-        (TEXT[:0], 0),
-        (TEXT[:2], 2),
-        (TEXT[:4], 4),
-        (TEXT[:8], 4),
-        (OTHER[:4], 0),
-        (np.concatenate([TEXT[:3], OTHER[:2]]), 3),
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_what_onnxruntime_says_of_a_misfit_is_cut_to_a_sentence(error: type[Exception]) -> None:
+    said = error("  Got: 3 Expected: 2\nPlease fix it")
+    with (
+        pytest.raises(BundleError, match=r"manifest \(Got: 3 Expected: 2\); build") as caught,
+        misfits_named(),
     ):
-        assert cache.shared_with(text) == shared
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no threads")
-def test_a_run_is_pinned_and_the_caller_is_not(tiny_bundle: Path) -> None:
-    free = os.sched_getaffinity(0)
-    core = max(free)
-    session: Any = opened(tiny_bundle, cores=(core,))
-    real, seen = session._session, []
-
-    class Stand:
-        io_binding = real.io_binding
-
-        def run_with_iobinding(self, binding: Any) -> None:
-            seen.append(os.sched_getaffinity(0))
-            real.run_with_iobinding(binding)
-
-    session._session = Stand()
-    session.extend(TEXT[:3])
-    assert seen == [{core}]
-    assert os.sched_getaffinity(0) == free
-
-
-def test_a_graph_that_cannot_be_read_is_a_bundle_error(tiny_bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="build the bundle again"):
-        FusedSession(tmp_path / "model.onnx", Manifest.load(tiny_bundle).target.geometry, threads=1)
-
-
-# The reference model.
-
-
-def greedy(session: FusedSession, opening: Tokens, count: int) -> Tokens:
-    text = opening
-    for _ in range(count):
-        text = np.append(text, session.extend(text)[0].argmax())
-    return text
-
-
-@pytest.mark.real_model
-@pytest.mark.parametrize("kind", ["fp32", "int8"])
-def test_the_reference_model_gives_one_row_whatever_the_width_and_threads(
-    kind: str, smollm: Path
-) -> None:
-    text = (np.arange(24) * 7919 + 11) % 49152
-    start = 8
-    wanted = None
-    for threads in (1, 2):
-        session = opened(smollm, kind, threads=threads, context=64)
-        for width in (1, 2, 3, 5, 8, 16):
-            session.crop(start)
-            rows = [
-                session.extend(text[:end], num_logits=min(width, end - place)).copy()
-                for place in range(start, len(text), width)
-                for end in (min(place + width, len(text)),)
-            ]
-            found = np.concatenate(rows)
-            assert found.shape == (len(text) - start, session.vocabulary)
-            wanted = found if wanted is None else wanted
-            same(found, wanted, err_msg=f"width {width}, {threads} threads")
-
-
-@pytest.mark.real_model
-def test_the_reference_model_in_int8_agrees_with_float32(smollm: Path) -> None:
-    exact, fast = (opened(smollm, kind, threads=2, context=128) for kind in ("fp32", "int8"))
-    equal = compared = 0
-    for opening in (
-        [504, 3575, 282, 4649, 314],
-        [6403, 4005, 253, 655],
-        [1589, 1690],
-        [28, 216, 34],
-    ):
-        text = greedy(fast, np.array(opening, np.int64), 50)
-        rows = exact.extend(text[:-1], num_logits=50)
-        equal += int((rows.argmax(axis=1) == text[-50:]).sum())
-        compared += 50
-    assert compared == 200
-    assert equal / compared > 0.9
+        raise said
+    assert caught.value.__cause__ is said
+    with pytest.raises(KeyError), misfits_named():
+        raise KeyError
+    with misfits_named():
+        assert dataclasses.is_dataclass(Geometry)
