@@ -10,9 +10,11 @@ with open_session("smollm2-135m") as session:
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as type checkers read it; loading typing here would take the time to main
 if TYPE_CHECKING:
+    from typing import Any
+
     from runtime.answer import Answer, StreamedAnswer
     from runtime.api import Session, open_session
     from runtime.errors import MirrorError
@@ -44,7 +46,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a name when it is first used: help and errors must not need onnxruntime."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,8 +38,10 @@ def runtime_open_session() -> Callable[..., Any]:
     """
     try:
         from runtime import open_session
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # while native code was loading
+            raise KeyboardInterrupt from error
+        if not isinstance(error, ModuleNotFoundError) or error.name != "onnxruntime":
             raise
         raise MirrorError(
             "onnxruntime is not installed: python -m pip install 'mirror-sd[cpu]'"
