@@ -3,11 +3,15 @@
 import argparse
 import importlib.metadata
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 PROGRAM = "mirror-chat"
 STRATEGIES = ("autoregressive", "speculative", "mirror")
@@ -34,7 +38,14 @@ underscores. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Leave the choice of stream and exit code to the caller."""
+        what, _, words = message.partition("unrecognized arguments: ")
+        if not what and words[:1] not in ("", "-") and "--prompt" in self._option_string_actions:
+            message += '; a question is asked with --prompt "TEXT"'
         raise UsageError(message)
+
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print as argparse does, but let a full disk be an error."""
+        (file or sys.stderr).write(message)
 
 
 def flag_parser() -> argparse.ArgumentParser:
