@@ -71,6 +71,12 @@ class PortableSession(GraphSession[Arena]):
         super().use(cache)
         self._branch = _NO_BRANCH
 
+    def crop(self, length: int) -> None:
+        """Forget keys and values past `length`, and the branches fed behind them."""
+        if length < self.length:
+            self._branch = _NO_BRANCH
+        super().crop(length)
+
     def branch(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
         """Feed a tree of nodes after the cached text; the logits [n, vocabulary] float32 of all.
 
@@ -91,7 +97,8 @@ class PortableSession(GraphSession[Arena]):
     def keep(self, path: Sequence[int]) -> None:
         """Make nodes of the last branch, a path from the cached text down, part of the text."""
         branch, self._branch = self._branch, _NO_BRANCH
-        if [branch.parents[node] for node in path] != [ROOT, *path][: len(path)]:
+        parents = dict(enumerate(branch.parents))
+        if [parents.get(node) for node in path] != [ROOT, *path][: len(path)]:
             raise ValueError(f"{list(path)} is no path of the last branch")
         slots = [branch.slots[node] for node in path]
         self.cache.keep(slots, [branch.tokens[node] for node in path])
