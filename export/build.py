@@ -128,7 +128,9 @@ class _Build:
         writer = next((key for key in QUICKEST_FIRST if key in keys), keys[0])
 
         def write(_folder: Path, say: Say) -> list[list[int]]:
-            tokens = Tokenizer.from_file(str(self._work.bundle / "tokenizer.json"))
+            tokens = Tokenizer.from_str(
+                (self._work.bundle / "tokenizer.json").read_text(encoding="utf-8")
+            )
             openings = [tokens.encode(text).ids for text in OPENINGS]
             texts = write_texts(self._open("target", self._graph("target", writer)), openings)
             say(f"{sum(map(len, texts))} tokens")

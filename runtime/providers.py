@@ -145,7 +145,7 @@ def load(
     try:
         with huge_pages():
             session = ort.InferenceSession(
-                path, options, providers=None if chosen.package else [chosen.ep_name]
+                _native(path), options, providers=None if chosen.package else [chosen.ep_name]
             )
     except Exception as error:  # onnxruntime raises a dozen unrelated classes for a bad file
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -155,6 +155,11 @@ def load(
     session.disable_fallback()
     _check_placement(session, path, name, chosen)
     return session
+
+
+def _native(path: Path) -> str:
+    """The path as native code reads it, in UTF-8 whatever the locale that Python read it by."""
+    return str(path) if os.name == "nt" else os.fsencode(path).decode()
 
 
 def bind(
