@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 from runtime.drafter import Guess, ModelDrafter
 from runtime.sampling import Sampling
 
-SHARE = 0.02  # of the passes of a draft fail, and of its guesses
 FAULTS = ("raise", "hang", "late", "in time", "shape", "token", "nonsense")
 
 
 class Faults:
-    """Decides for every pass of every draft whether it fails and how, and counts that."""
+    """Decides whether a draft's pass or guess, each to this share, fails and how; counts that."""
 
-    def __init__(self, *, seed: int, limit_s: float) -> None:
+    def __init__(self, *, share: float, limit_s: float, seed: int = 5) -> None:
         self.met: Counter[str] = Counter()
         self._random = Random(seed)
-        self._limit_s = limit_s
+        self._share, self._limit_s = share, limit_s
         self._hang = Event()
         self._ended = False
 
@@ -61,7 +60,7 @@ class Faults:
         ) if self._kind(FAULTS[-1]) else guess  # fmt: skip
 
     def _kind(self, *kinds: str) -> str | None:
-        if self._ended or self._random.random() > SHARE:
+        if self._ended or self._random.random() > self._share:
             return None
         kind = self._random.choice(kinds)
         self.met[kind] += 1

@@ -211,7 +211,7 @@ def test_the_text_never_shows_what_happens_to_the_drafts(
 ) -> None:
     monkeypatch.setattr(module, "PAUSE", 0)
     threads = threading.active_count()
-    faults = Faults(seed=5, limit_s=LIMIT_S)
+    faults = Faults(share=0.02, limit_s=LIMIT_S)
     target, draft = (TableTarget(vocabulary=16, seed=seed) for seed in (0, 1))
     draft.table = draft.table + 2 * target.table
     target.meanwhile = partial(time.sleep, 0)  # let the draft's thread go on
@@ -231,7 +231,7 @@ def test_the_text_never_shows_what_happens_to_the_drafts(
     faults.met["drafts"] = drafts.made
     assert drafts.made > 100
     assert faults.met["tokens proposed"] > faults.met["rounds"]
-    assert min(faults.met[fault] for fault in FAULTS) > 5
+    assert all(faults.met[fault] for fault in FAULTS)
     record_testsuite_property(f"draft faults, {kind}, temperature {temperature}", dict(faults.met))
 
 
@@ -276,7 +276,7 @@ def test_real_graphs_fail_and_are_replaced(
     strategy: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAUSE", 0)
-    faults = Faults(seed=7, limit_s=0.1)
+    faults = Faults(share=0.06, limit_s=0.1)
     threads, loaded, made = threading.active_count(), sessions(), 0
 
     def make(session: Any, *, vocabulary: int) -> Drafter:
