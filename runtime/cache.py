@@ -74,9 +74,12 @@ class Arena(Cache):
         """The first `count` free slots; fewer where there are no more."""
         return self._path[self.length : self.length + count]
 
-    def write(self, slots: Sequence[int] | NDArray[np.intp], new: tuple[Any, Any]) -> None:
+    def write(
+        self, slots: Sequence[int] | NDArray[np.intp], *, keys: NDArray[Any], values: NDArray[Any]
+    ) -> None:
         """Put new keys [layers, kv_heads, head_size, n] and values [.., n, head_size] in slots."""
-        self.keys[..., slots], self.values[..., slots, :] = new
+        self.keys[..., slots] = keys
+        self.values[..., slots, :] = values
 
     def keep(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
         """Make free slots, in this order, the text's next ones; they hold `tokens`."""

@@ -127,11 +127,9 @@ class PortableSession(GraphSession[Arena]):
             slots_seen[:, slots[:start]] = seen[rows, :start]
             call.feed(tokens[rows], positions[rows], slots_seen, seen[rows, rows])
             with misfits_named(), providers.pinned(self._core):
-                call.run(self.cache)
-            self.cache.write(slots[rows], call.new(end - start))
+                found = call.run(self.cache, slots[rows])
             wanted = max(0, end - max(start, len(tokens) - num_logits))
-            rows_found = call.logits_of(wanted)
-            logits.append(rows_found if end == len(tokens) else rows_found.copy())
+            logits.append(found[len(found) - wanted :])
             start = end
         self._branch = _Branch(tuple(tokens), tuple(parents), tuple(slots.tolist()))
         return logits[0] if len(logits) == 1 else np.concatenate(logits)
@@ -180,26 +178,24 @@ def ancestry(parents: Sequence[int]) -> NDArray[np.bool_]:
 
 
 class _Call:
-    """One graph with its inputs and outputs in memory of their own, bound once for each arena."""
+    """One graph with memory for its inputs.
+
+    Nothing is bound: for providers with memory of their own onnxruntime copies a bound input when
+    it is bound, and what is written into it afterwards is not seen.
+    """
 
     def __init__(self, session: ort.InferenceSession, rows: int, slots: int, arena: Arena) -> None:
-        real = arena.keys.dtype
-        layers, heads, size, _ = arena.keys.shape
-        shapes = {item.name: item.shape for item in session.get_outputs()}
         self.rows = rows
-        self.num_logits, vocabulary = shapes["logits"]
+        outputs = {item.name: item.shape for item in session.get_outputs()}
+        self.num_logits = outputs["logits"][0]
         self._session = session
         self._slots = slots
-        self._arena: Arena | None = None
-        self._inputs = {
-            "tokens": np.zeros(rows, np.int32),
-            "positions": np.zeros(rows, np.int32),
-            "mask": np.zeros((rows, slots + rows), real),
-            "logits_rows": np.zeros(self.num_logits, np.int32),
-        }
-        self._logits = np.empty((self.num_logits, vocabulary), np.float32)
-        self._new_keys = np.empty((layers, heads, size, rows), real)
-        self._new_values = np.empty((layers, heads, rows, size), real)
+        self._tokens = np.zeros(rows, np.int32)
+        self._positions = np.zeros(rows, np.int32)
+        self._mask = np.zeros((rows, slots + rows), arena.keys.dtype)
+        layers = range(len(arena.keys))
+        self._names = ["logits", *(f"new_keys.{layer}" for layer in layers)]
+        self._names += [f"new_values.{layer}" for layer in layers]
 
     def feed(
         self,
@@ -210,38 +206,33 @@ class _Call:
     ) -> None:
         """Fill the inputs for n ≤ rows rows, which see [n, slots] and [n, n]."""
         count = len(tokens)
-        self._inputs["tokens"][:count] = tokens
-        self._inputs["positions"][:count] = positions
-        mask = self._inputs["mask"]
-        mask[...] = HIDDEN
-        mask[:count, : self._slots][slots_seen] = 0
-        own = mask[:, self._slots :]
+        self._tokens[:count] = tokens
+        self._positions[:count] = positions
+        self._mask[...] = HIDDEN
+        self._mask[:count, : self._slots][slots_seen] = 0
+        own = self._mask[:, self._slots :]
         np.fill_diagonal(own, 0)  # a row that sees nothing has no shares
         own[:count, :count][rows_seen] = 0
-        self._inputs["logits_rows"][:] = np.arange(count - self.num_logits, count).clip(0)
+        self._wanted = np.arange(count - self.num_logits, count, dtype=np.int32).clip(0)
 
-    def run(self, arena: Arena) -> None:
-        """Run the graph on what was fed and the arena."""
-        if self._arena is not arena:
-            self._binding = self._bind(arena)
-            self._arena = arena
-        self._session.run_with_iobinding(self._binding)
+    def run(self, arena: Arena, slots: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Run on what was fed, put its keys and values into `slots`; the logits [num_logits, ..].
 
-    def new(self, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The keys and values of the first `count` rows, as `Arena.write` takes them."""
-        return self._new_keys[..., :count], self._new_values[..., :count, :]
-
-    def logits_of(self, count: int) -> NDArray[np.float32]:
-        """The logits of the last `count` rows fed; the next run writes them again."""
-        return self._logits[self.num_logits - count :]
-
-    def _bind(self, arena: Arena) -> ort.IOBinding:
-        binding = self._session.io_binding()
-        inputs: dict[str, NDArray[Any]] = dict(self._inputs)
-        outputs: dict[str, NDArray[Any]] = {"logits": self._logits}
-        for layer in range(len(arena.keys)):
-            inputs |= {f"keys.{layer}": arena.keys[layer], f"values.{layer}": arena.values[layer]}
-            outputs[f"new_keys.{layer}"] = self._new_keys[layer]
-            outputs[f"new_values.{layer}"] = self._new_values[layer]
-        providers.bind(binding, inputs, outputs)
-        return binding
+        Those of the last row fed come last.
+        """
+        inputs: dict[str, NDArray[Any]] = {
+            "tokens": self._tokens,
+            "positions": self._positions,
+            "mask": self._mask,
+            "logits_rows": self._wanted,
+        }
+        for layer, (keys, values) in enumerate(zip(arena.keys, arena.values, strict=True)):
+            inputs |= {f"keys.{layer}": keys, f"values.{layer}": values}
+        logits, *new = self._session.run(self._names, inputs)
+        count, layers = len(slots), len(arena.keys)
+        arena.write(
+            slots,
+            keys=np.stack(new[:layers])[..., :count],
+            values=np.stack(new[layers:])[..., :count, :],
+        )
+        return np.asarray(logits, np.float32)
