@@ -231,7 +231,7 @@ def test_a_bad_prompt_is_refused_before_anything_ran(
 ) -> None:
     one = bench("int8")
     ran: list[int] = []
-    monkeypatch.setattr(one.single, "_run", lambda tokens, _count: ran.append(len(tokens)))
+    monkeypatch.setattr(one.single, "_feed", lambda tokens, _count: ran.append(len(tokens)))
     jobs = [one.job("fine"), one.job(np.zeros(bad, np.int64)), one.job("fine too")]
     own = one.single.cache
     message = "prompt is empty" if bad == 0 else "257 tokens and the context holds 256"
@@ -247,7 +247,7 @@ def test_jobs_that_want_nothing_run_nothing(
 ) -> None:
     one = bench("int8")
     ran: list[int] = []
-    monkeypatch.setattr(one.single, "_run", lambda tokens, _count: ran.append(len(tokens)))
+    monkeypatch.setattr(one.single, "_feed", lambda tokens, _count: ran.append(len(tokens)))
     jobs = [one.job(f"{place}", GREEDY, 0) for place in range(10)]
     decode_many(jobs, one.single, Forbidden(), end_tokens=frozenset())
     assert ran == []
