@@ -38,7 +38,7 @@ def open_session(
     *,
     draft_model: str | Path | None = None,
     precision: str = "int8",
-    draft: str = "model",
+    draft: str | None = None,
     strategy: str | None = None,
     num_draft_tokens: int = 4,
     context_length: int | None = None,
@@ -56,6 +56,7 @@ def open_session(
 ) -> "Session":
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
 
+    draft: by default the draft model, left out where the bundle has none or memory is short.
     strategy: mirror where there is a draft, else autoregressive. context_length: tokens, at most
     the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
     also the files that are unchanged since they were last hashed.
@@ -64,6 +65,8 @@ def open_session(
     """
     providers.check_device("target", device)
     providers.check_device("draft", draft_device)
+    explicit = draft is not None or draft_model is not None or draft_execution_provider is not None
+    draft = "model" if draft is None else draft
     if draft_execution_provider is not None and draft != "model":
         raise UsageError(
             f"A draft was asked for on {draft_execution_provider}, but the draft is {draft!r}, "
@@ -124,6 +127,8 @@ def open_session(
         draft_threads=draft_threads,
         draft_time_limit_s=draft_time_limit_s,
         probes=cache / "probes",
+        may_leave_draft=not explicit,
+        say=progress,
     )
     return Session(models, strategy=strategy, num_draft_tokens=num_draft_tokens)
 
@@ -167,6 +172,7 @@ class Session:
             "strategy": self.strategy,
             "draft": models.draft,
             "draft_model": models.draft_manifest.name if models.draft == "model" else None,
+            "draft_left_out": models.draft_left_out,
             "num_draft_tokens": self._num_draft_tokens,
             "context_length": models.context,
             "threads": models.layout.threads,

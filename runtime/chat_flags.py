@@ -125,9 +125,8 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--draft",
         choices=("none", "lookup", "model"),
-        default="model",
         help="who guesses ahead: no one, n-grams of the text so far, or a model "
-        "(default: %(default)s)",
+        "(default: model, but none where there is none or memory is short)",
     )
     group.add_argument(
         "--strategy",

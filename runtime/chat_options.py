@@ -43,7 +43,7 @@ class Options:
     model: str
     draft_model: str | None
     precision: str
-    draft: str
+    draft: str | None
     strategy: str
     num_draft_tokens: int
     temperature: float | None
@@ -83,7 +83,7 @@ def parse(argv: Sequence[str]) -> Options:
             "or take --strategy autoregressive."
         )
     for flag in ("draft_model", "draft_execution_provider"):
-        if values[flag] is not None and draft != "model":
+        if values[flag] is not None and draft not in (None, "model"):
             raise UsageError(
                 f"--{flag.replace('_', '-')} is for a draft model, but --draft {draft} uses none: "
                 "drop one."

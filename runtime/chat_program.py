@@ -167,7 +167,8 @@ class _Program:
             PROGRAM,
             {
                 "model": f"{options.model}, {options.precision}",
-                "strategy": f"{dialogue.session.strategy}, draft {options.draft}",
+                "strategy": f"{dialogue.session.strategy}, draft "
+                f"{dialogue.session.settings.get('draft', options.draft)}",
                 "sampling": sampled,
                 "commands": "/help lists them; Ctrl-D leaves",
             },

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtime import providers
+from runtime import memory, providers
 from runtime.batch import LaneSession
 from runtime.drafter import Drafter, LookupDrafter, ModelDrafter
 from runtime.errors import BundleError, UsageError
@@ -42,14 +42,23 @@ class Models:
         draft_threads: int | None,
         draft_time_limit_s: float,
         probes: Path,
+        may_leave_draft: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> None:
-        """Load the target, and the draft where `strategy` needs one; see `open_session`."""
+        """Load the target, and the draft where `strategy` needs one; see `open_session`.
+
+        A draft model that `may_leave_draft` is left out, which `say` is told, where the bundle has
+        none or memory is short. Raises UsageError when what must be loaded cannot fit in memory.
+        """
         self.manifest = manifest
         self.draft_manifest = draft_manifest or manifest
         self.precision, self.draft = precision, draft
         self.provider, self.draft_provider = provider, draft_provider
         self._graph = choose_graph(manifest, "target", provider, precision)
         self.context = _context(manifest, self._graph, context_length)
+        self.draft_left_out: str | None = None
+        self._may_leave_draft, self._say = may_leave_draft, say or (lambda _line: None)
+        strategy = self._settled(strategy, self._check_target())
         self.text = Text.load(manifest.folder)
         if self.text.vocabulary > manifest.target.geometry.vocabulary:
             raise BundleError(
@@ -76,6 +85,9 @@ class Models:
 
     def prepare(self, strategy: str) -> None:
         """Load what a strategy needs and does not find loaded."""
+        if self.worker is None:
+            cache = memory.cache_bytes(self._graph, self.manifest.target.geometry, self.context)
+            strategy = self._settled(strategy, cache)
         layout = self._lay_out(strategy)
         if layout != self.layout:
             self.layout = layout
@@ -121,6 +133,58 @@ class Models:
             )
         return self.target, self._lanes
 
+    def _check_target(self) -> int:
+        """How many bytes the target and its tokenizer take; UsageError when there are too few."""
+        needed = memory.text_bytes(self.manifest) + memory.session_bytes(
+            self.manifest,
+            self._graph,
+            self.manifest.target.geometry,
+            context=self.context,
+            provider=self.provider,
+        )
+        if short := memory.shortage(needed, memory.available_bytes()):
+            raise self._too_large(short)
+        return needed
+
+    def _too_large(self, reason: str) -> UsageError:
+        return UsageError(
+            f"{self.manifest.name} in {self.precision} does not fit: {reason}. Take a smaller "
+            f"context length than {self.context}, the precision int8, or a smaller model."
+        )
+
+    def _settled(self, strategy: str, reserved: int) -> str:
+        """The strategy, with the draft model if it needs one and that fits beside `reserved` bytes.
+
+        Raises UsageError when it does not and must not be left out.
+        """
+        if self.draft != "model" or strategy == "autoregressive":
+            return strategy if self.draft != "none" else "autoregressive"
+        own = self.draft_manifest
+        if self._may_leave_draft and own.draft is None:
+            return self._without_draft(f"The bundle {own.folder} has no draft model")
+        role: RoleName = "draft" if own.draft else "target"
+        needed = reserved + memory.session_bytes(
+            own,
+            choose_graph(own, role, self.draft_provider),
+            own.role(role).geometry,
+            context=self.context,
+            provider=self.draft_provider,
+        )
+        short = memory.shortage(needed, memory.available_bytes())
+        if short is None:
+            return strategy
+        if self._may_leave_draft:
+            return self._without_draft(f"There is no room for the draft model ({short})")
+        raise UsageError(
+            f"There is no room for the draft model beside the target: {short}. Take a smaller "
+            f"context length than {self.context}, or the draft 'lookup' or 'none'."
+        )
+
+    def _without_draft(self, reason: str) -> str:
+        self.draft, self.draft_left_out = "none", reason
+        self._say(f"{reason}: the target writes alone.")
+        return "autoregressive"
+
     def _lay_out(self, strategy: str) -> Layout:
         return lay_out(
             providers.usable_cores(),
@@ -130,17 +194,20 @@ class Models:
         )
 
     def _load_target(self, **settings: Any) -> GraphSession[Any]:
-        return open_graph(
-            self.manifest.folder,
-            self._graph,
-            self.manifest.target.geometry,
-            provider=self.provider,
-            threads=self.layout.threads,
-            cores=self.layout.cores,
-            context=self.context,
-            share_cpu=self.layout.shared,
-            **settings,
-        )
+        try:
+            return open_graph(
+                self.manifest.folder,
+                self._graph,
+                self.manifest.target.geometry,
+                provider=self.provider,
+                threads=self.layout.threads,
+                cores=self.layout.cores,
+                context=self.context,
+                share_cpu=self.layout.shared,
+                **settings,
+            )
+        except MemoryError as error:
+            raise self._too_large("memory ran out") from error
 
     def _drafter(self) -> Callable[[], Drafter]:
         """What loads the draft, as often as it must; a thread may keep it longer than this object.

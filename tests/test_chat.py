@@ -133,7 +133,7 @@ def test_every_setting_reaches_open_session() -> None:
     assert settings == {
         "draft_model": "d",
         "precision": "fp32",
-        "draft": "model",
+        "draft": None,
         "strategy": "speculative",
         "num_draft_tokens": 8,
         "context_length": 99,
