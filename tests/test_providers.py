@@ -1,20 +1,24 @@
 """Sessions run where they were asked to, and a bad file is named in a sentence."""
 
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+from numpy.typing import NDArray
 
-from runtime import providers
 from runtime.errors import BundleError, ProviderError
-from runtime.providers import check_device, load, pinned, usable_cores
+from runtime.providers import bind, check_device, find, input_type, load, pinned, usable_cores
 
+Arrays = dict[str, NDArray[Any]]
 ROOT = Path(__file__).resolve().parent.parent
 
 needs_affinity = pytest.mark.skipif(
@@ -24,8 +28,8 @@ needs_affinity = pytest.mark.skipif(
 
 def copied(tiny_bundle: Path, folder: Path) -> Path:
     """A graph with its weights, to damage."""
-    shutil.copytree(tiny_bundle / "target" / "fused-int8", folder / "graph")
-    return folder / "graph" / "model.onnx"
+    shutil.copytree(tiny_bundle / "target" / "int8", folder / "graph")
+    return folder / "graph" / "fused.onnx"
 
 
 @pytest.mark.parametrize("device", ["NPU", "GPU", "cpu", "", "CPU:0"])
@@ -82,7 +86,9 @@ def test_a_system_that_cannot_pin_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"absent\.onnx cannot be loaded: .*build the bundle"):
+    with pytest.raises(
+        BundleError, match=r"absent\.onnx cannot be loaded on CPU: .*build the bundle"
+    ):
         load(tmp_path / "absent.onnx", threads=1)
 
 
@@ -97,7 +103,9 @@ def test_a_damaged_graph_is_named(content: str, tiny_bundle: Path, tmp_path: Pat
         "no graph": b"{}\n",
     }
     path.write_bytes(damaged[content])
-    with pytest.raises(BundleError, match=r"model\.onnx cannot be loaded: \S.*; build the bundle"):
+    with pytest.raises(
+        BundleError, match=r"fused\.onnx cannot be loaded on CPU: \S.*; build the bundle"
+    ):
         load(path, threads=1)
 
 
@@ -109,12 +117,14 @@ def test_weights_that_are_missing_or_cut_are_an_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     path = copied(tiny_bundle, tmp_path)
-    data = path.with_name("model.data")
+    data = path.with_name("weights.data")
     if bytes_left is None:
         data.unlink()
     else:
         os.truncate(data, bytes_left)
-    with pytest.raises(BundleError, match=r"model\.onnx cannot be loaded: .*build") as caught:
+    with pytest.raises(
+        BundleError, match=r"fused\.onnx cannot be loaded on CPU: .*build"
+    ) as caught:
         load(path, threads=1)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", ""), "the sentence is the caller's to show"
@@ -124,10 +134,10 @@ class Recorded:
     """Stands for an onnxruntime session and keeps what it was opened with."""
 
     options: ort.SessionOptions
-    used: tuple[str, ...] = (providers.CPU_PROVIDER,)
+    used: tuple[str, ...] = ("CPUExecutionProvider",)
     fallback = True
 
-    def __init__(self, path: Path, options: ort.SessionOptions, *, providers: list[str]) -> None:
+    def __init__(self, path: str, options: ort.SessionOptions, *, providers: list[str]) -> None:
         type(self).options, self.asked = options, providers
 
     def disable_fallback(self) -> None:
@@ -169,7 +179,7 @@ def test_threads_get_the_cores_they_were_given(
     assert session.options.inter_op_num_threads == 1
     assert entry(session.options, "_thread_affinities") == affinities
     assert entry(session.options, ".allow_spinning") == spinning
-    assert session.asked == [providers.CPU_PROVIDER]
+    assert session.asked == ["CPUExecutionProvider"]
     assert session.fallback is False
 
 
@@ -177,7 +187,7 @@ def test_another_provider_than_the_one_asked_for_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Elsewhere(Recorded):
-        used = ("AzureExecutionProvider", providers.CPU_PROVIDER)
+        used = ("AzureExecutionProvider", "CPUExecutionProvider")
 
     monkeypatch.setattr(ort, "InferenceSession", Elsewhere)
     with pytest.raises(ProviderError, match=r"model\.onnx was to run on CPU.* chose .*Azure"):
@@ -187,17 +197,118 @@ def test_another_provider_than_the_one_asked_for_is_refused(
 def test_a_graph_runs_pinned_with_two_threads(tiny_bundle: Path) -> None:
     cores = usable_cores()
     pair = (cores[0], cores[-1])
-    path = tiny_bundle / "target" / "fused-int8" / "integer-probe.onnx"
+    path = tiny_bundle / "target" / "int8" / "integer-probe.onnx"
     session = load(path, threads=2, cores=pair, share_cpu=True)
     with pinned(pair[0]):
         product, _ = session.run(None, {"bytes": np.full((3, 256), 128, np.uint8)})
     assert (product == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("CPU", "CPU"),
+        ("cpu", "CPU"),
+        ("CPUExecutionProvider", "CPU"),
+        ("cpuexecutionprovider", "CPU"),
+    ],
+)
+def test_a_provider_is_found_by_any_of_its_names(name: str, key: str) -> None:
+    assert find("target", name) == key
+
+
+@pytest.mark.parametrize("name", ["", "GPU", "CUDAExecutionProvider", "OpenVINO2", "CPU "])
+def test_an_unknown_provider_is_refused_with_those_there_are(name: str) -> None:
+    message = (
+        f"The draft was asked for on the execution provider {name!r}; known are CPU, OpenVINO."
+    )
+    with pytest.raises(ProviderError, match=re.escape(message)):
+        find("draft", name)
+
+
+def test_a_missing_package_names_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def absent(name: str) -> None:
+        asked.append(name)
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(ort, "get_ep_devices", list)
+    monkeypatch.setattr(importlib, "import_module", absent)
+    message = "OpenVINO is not installed: python -m pip install 'mirror-sd[openvino]'"
+    for refused in (
+        lambda: find("draft", "OpenVINO"),
+        lambda: load(Path("portable.onnx"), threads=1, name="OpenVINO"),
+    ):
+        with pytest.raises(ProviderError, match=re.escape(message)):
+            refused()
+    assert asked == ["onnxruntime_ep_openvino"] * 2
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "openvino" in extras["optional-dependencies"]
+
+
+class Library:
+    """Stands for the package that brings a provider."""
+
+    @staticmethod
+    def get_library_path() -> str:
+        return "provider.so"
+
+
+def test_a_library_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_name: str, _path: str) -> None:
+        raise RuntimeError("needs version 27 of the API")
+
+    monkeypatch.setattr(ort, "get_ep_devices", list)
+    monkeypatch.setattr(importlib, "import_module", lambda _name: Library)
+    monkeypatch.setattr(ort, "register_execution_provider_library", failing)
+    with pytest.raises(ProviderError, match=r"OpenVINO cannot be loaded: needs version 27 .*\.$"):
+        find("target", "OpenVINO")
+
+
+def test_a_library_without_a_device_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = []
+    monkeypatch.setattr(ort, "get_ep_devices", list)
+    monkeypatch.setattr(importlib, "import_module", lambda _name: Library)
+    monkeypatch.setattr(
+        ort, "register_execution_provider_library", lambda *both: registered.append(both)
+    )
+    with pytest.raises(ProviderError, match="OpenVINO finds no device of its own"):
+        find("target", "OpenVINO")
+    assert registered == [("OpenVINOExecutionProvider", "provider.so")]
+
+
+def test_the_type_of_an_input_is_read_from_the_graph(tiny_bundle: Path) -> None:
+    session = load(tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx", threads=1)
+    assert input_type(session, "mask") == np.float32
+    for name in ("tokens", "absent"):
+        with pytest.raises(BundleError, match=f"no input {name} of real numbers"):
+            input_type(session, name)
+
+
+def test_arrays_are_read_and_written_where_they_lie(tiny_bundle: Path) -> None:
+    session = load(tiny_bundle / "target" / "int8" / "integer-probe.onnx", threads=1)
+    binding = session.io_binding()
+    inputs: Arrays = {"bytes": np.full((3, 256), 129, np.uint8)}
+    outputs: Arrays = {
+        "product": np.empty((3, 64), np.float32),
+        "weights": np.empty((256, 64), np.int8),
+    }
+    bind(binding, inputs, outputs)
+    session.run_with_iobinding(binding)
+    sums = outputs["weights"].sum(axis=0, dtype=np.int64)
+    np.testing.assert_array_equal(outputs["product"], np.tile(sums, (3, 1)))
+    inputs["bytes"][1] = 128
+    session.run_with_iobinding(binding)
+    assert not outputs["product"][1].any()
+
+
 def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
     """Its import alone writes a device id where its reports are not turned off."""
     environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment.pop("ORT_DISABLE_TELEMETRY", None)
-    program = "import runtime.session, onnxruntime; onnxruntime.SessionOptions()"
+    program = "import runtime.providers, onnxruntime; onnxruntime.SessionOptions()"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=True)
     assert not list(tmp_path.rglob("*deviceid*"))
