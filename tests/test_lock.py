@@ -107,7 +107,6 @@ def test_the_lock_of_a_removed_file_is_no_lock(
         assert path.exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the call is another there")
 def test_a_disk_without_locks_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -1,6 +1,7 @@
 """What is made in a workshop appears whole or not at all, and what is finished is not lost."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -143,6 +144,23 @@ def test_builds_on_a_disk_without_locks_keep_apart(
         other.empty()
         assert one.find("a") is not None
     assert names(tmp_path) == []
+
+
+def test_builds_of_two_machines_on_one_disk_keep_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "bundle"
+    with workshop.workshop(out, refuse) as one:
+        one.make("a", write)
+        monkeypatch.setattr(socket, "gethostname", lambda: "another-machine")
+        with workshop.workshop(out, refuse) as other:
+            assert other.find("a") is None
+            (other.bundle / "theirs").touch()
+            publish(other.bundle, out)
+        assert one.find("a") is not None
+        with pytest.raises(OSError, match="not empty"):
+            publish(one.bundle, out)
+    assert names(tmp_path) == ["bundle"]
 
 
 def test_old_leftovers_go_and_others_stay(tmp_path: Path) -> None:
