@@ -102,6 +102,25 @@ def test_what_a_rotated_model_is_made_of(model: Model) -> None:
         np.testing.assert_array_equal(weight, before[name])
 
 
+def test_what_does_not_touch_the_stream_stays(model: Model) -> None:
+    noise, added = np.random.default_rng(7), {}
+    half = tiny.HIDDEN // tiny.HEADS // 2
+    for layer in (f"layers.{place}" for place in range(tiny.LAYERS)):
+        for part in "qkv":
+            size = len(model.weights[f"{layer}.{part}"])
+            added[f"{layer}.{part}_bias"] = noise.standard_normal(size).astype(np.float32)
+        for part in "qk":
+            added[f"{layer}.{part}_norm"] = noise.uniform(0.5, 2, 2 * half).astype(np.float32)
+    added["rope_factors"] = np.linspace(1, 8, half, dtype=np.float32)
+    richer = replace(model, weights={**model.weights, **added})
+    turned = rotated(richer)
+    for name, weight in added.items():
+        assert turned.weights[name] is weight
+    wanted = reference.logits(richer, TEXT)
+    assert np.abs(reference.logits(turned, TEXT) - wanted).max() < 1e-5 * np.ptp(wanted)
+    assert np.abs(wanted - reference.logits(model, TEXT)).max() > 0.1 * np.ptp(wanted)
+
+
 def test_matrices_are_turned_on_the_side_of_the_stream(model: Model) -> None:
     turn, turned = random_rotation(tiny.HIDDEN, seed=0), rotated(model).weights
     norms = {"attention_norm": ("q", "k", "v"), "feed_forward_norm": ("gate", "up")}
