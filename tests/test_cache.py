@@ -1,6 +1,7 @@
 """Where keys and values lie: exact bookkeeping of tokens and slots, by small enumerations."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +83,11 @@ def arena_of(geometry: Geometry) -> Arena:
     return Arena(geometry, SLOTS, SLOTS)
 
 
-def new(number: int, geometry: Geometry) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Keys and values of one token that tell its number."""
-    shape = (geometry.layers, geometry.kv_heads)
-    return np.full((*shape, SIZE, 1), number, np.float32), np.full((*shape, 1, SIZE), -number)
+def new(numbers: Sequence[int], geometry: Geometry) -> dict[str, NDArray[np.float32]]:
+    """Keys and values that tell their tokens' numbers, as `Arena.write` takes them."""
+    shape, told = (geometry.layers, geometry.kv_heads), np.array(numbers, np.float32)
+    keys = np.broadcast_to(told, (*shape, SIZE, len(numbers)))
+    return {"keys": keys, "values": -np.swapaxes(keys, 2, 3)}
 
 
 def held(arena: Arena) -> list[int]:
@@ -112,10 +114,9 @@ def test_any_history_of_keeping_and_cropping_keeps_every_slot_once(geometry: Geo
             slots = arena.free(3).copy()
             if len(slots) <= max(places, default=-1) or len(text) + len(places) > SLOTS:
                 continue
-            for slot in slots:
-                arena.write([slot], new(count, geometry))
-                count += 1
-            written = range(count - len(slots), count)
+            written = range(count, count + len(slots))
+            arena.write(slots, **new(written, geometry))
+            count += len(slots)
             before = arena.keys.copy()
             chosen = [written[place] for place in places]
             arena.keep([int(slots[place]) for place in places], chosen)
@@ -131,14 +132,7 @@ def test_any_history_of_keeping_and_cropping_keeps_every_slot_once(geometry: Geo
 def test_writing_goes_where_it_was_told(geometry: Geometry) -> None:
     for slots in itertools.permutations(range(4), 2):
         arena = arena_of(geometry)
-        keys, values = (
-            np.concatenate(parts, axis)
-            for parts, axis in (
-                ((new(1, geometry)[0], new(2, geometry)[0]), -1),
-                ((new(1, geometry)[1], new(2, geometry)[1]), -2),
-            )
-        )
-        arena.write(slots, (keys, values))
+        arena.write(slots, **new([1, 2], geometry))
         wanted = np.zeros(SLOTS)
         wanted[list(slots)] = 1, 2
         assert (arena.keys == wanted).all()

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from runtime.drafter import Guess, LookupDrafter, ModelDrafter
 from runtime.errors import MirrorError
-from runtime.sampling import Sampling, choose, rank
 from runtime.fused import FusedSession
+from runtime.sampling import Sampling, choose, rank
 from tests.table import TableTarget
 
 Tokens = NDArray[np.int64]

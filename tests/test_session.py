@@ -1,6 +1,5 @@
 """What sessions of every flavour share: what is fed, what stays cached, and where a text ends."""
 
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
@@ -194,7 +193,7 @@ def test_a_session_goes_from_cache_to_cache(session: Noted) -> None:
     assert session.calls == [(0, 5), (0, 4), (5, 1)]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, Exception])
 def test_what_onnxruntime_says_of_a_misfit_is_cut_to_a_sentence(error: type[Exception]) -> None:
     said = error("  Got: 3 Expected: 2\nPlease fix it")
     with (
@@ -203,7 +202,5 @@ def test_what_onnxruntime_says_of_a_misfit_is_cut_to_a_sentence(error: type[Exce
     ):
         raise said
     assert caught.value.__cause__ is said
-    with pytest.raises(KeyError), misfits_named():
-        raise KeyError
-    with misfits_named():
-        assert dataclasses.is_dataclass(Geometry)
+    with pytest.raises(KeyboardInterrupt), misfits_named():
+        raise KeyboardInterrupt
