@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from runtime.manifest import FILE_NAME, Geometry, Graph, Manifest
 from runtime.providers import PROVIDERS
 
-SESSION_BYTES = 10_000_000  # a loaded graph, its weights apart
+SESSION_BYTES = 25_000_000  # a loaded graph and what it works in, its weights apart
 LOADED_SHARE = 1.1  # of the weights, while a graph is loaded on the CPU
 TOKENIZER_SHARE = 32  # of tokenizer.json, parsed
 # Another provider compiles every file of a portable graph, int8 to float32: times the weights.

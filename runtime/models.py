@@ -147,9 +147,10 @@ class Models:
         return needed
 
     def _too_large(self, reason: str) -> UsageError:
+        smaller = "" if self.precision in ("int8", "int4") else " the precision int8,"
         return UsageError(
             f"{self.manifest.name} in {self.precision} does not fit: {reason}. Take a smaller "
-            f"context length than {self.context}, the precision int8, or a smaller model."
+            f"context length than {self.context},{smaller} or a smaller model."
         )
 
     def _settled(self, strategy: str, reserved: int) -> str:
