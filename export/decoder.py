@@ -58,11 +58,7 @@ def decode(flavour: Flavour, model: Model) -> None:
         gate, up = writer.split(linear.project(f"{name}.gate_up", normed), 2, axis=-1)
         skip = linear.project(f"{name}.down", flavour.gated(gate, up))
     normed, _ = norm("norm")
-    wanted = flavour.wanted(normed)
-    if "head_map" in model.weights:
-        head_map = writer.real("head_map", model.weights["head_map"].T)
-        wanted = writer.node("MatMul", wanted, head_map)
-    logits = linear.project("head", wanted)
+    logits = linear.project("head", flavour.wanted(normed))
     shape = writer.constant(np.array([-1, model.geometry.vocabulary], np.int64))
     writer.float32(writer.node("Reshape", logits, shape), output="logits")
 

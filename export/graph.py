@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from export.fused import build_fused
 from export.model import Model
 from export.portable import build_portable
-from export.rotate import rotated
 from export.writer import GraphWriter, WeightFile, close_model
 from runtime.errors import BuildError
 from runtime.manifest import Flavour, Precision
@@ -52,7 +51,6 @@ def build_graphs(
     that does not exist.
     """
     if precision == "int8":
-        model = rotated(model)
         build_integer_probe(folder / INTEGER_PROBE_FILE)
     real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
     with closing(WeightFile(folder / WEIGHTS_FILE)) as weights:

@@ -108,24 +108,18 @@ class Float:
 
 
 class Int8:
-    """int8 weights per column, activations in one byte or two: integer sums for any number of rows.
+    """int8 weights per column, activations in two bytes: integer sums for any number of rows.
 
-    Rows that come from a norm have length sqrt(k). In a rotated stream (export.rotate) they look
-    normally distributed, so that one byte with a fixed step is enough: values past CLIP times the
-    mean length are cut off.
-
-    Other rows have outliers a thousand times the mean, and go in two bytes. A row, normed to length
-    sqrt(k) first, becomes q = round(x * LEVELS / sqrt(k)), stored as q + 32896, whose bytes are
-    hi + 128 and lo + 128 with q = 256 * hi + lo. Both run as two rows of one product, so the
-    weights are read once. The bytes are cut from a whole number by a shift: no rounding can make
-    lo wrap.
+    Rows have outliers a thousand times the mean, and one byte does not hold both. A row of length
+    sqrt(k) becomes q = round(x * LEVELS / sqrt(k)), stored as q + 32896, whose bytes are hi + 128
+    and lo + 128 with q = 256 * hi + lo; other rows are brought to that length first. Both bytes run
+    as two rows of one product, so the weights are read once. They are cut from a whole number by a
+    shift: no rounding can make lo wrap.
     """
 
-    CLIP = 4.5  # 4, 4.5 and 5 agree equally well with float32, 6 less
     LEVELS = 32512.0  # 127 * 256: hi stays in [-127, 127]
     OFFSET = 32896.0  # 128 * 256 + 128: both bytes unsigned with zero point 128
     EPSILON = 1e-12  # of a mean square: shorter rows are measured as longer than they are
-    NORMED = ("qkv", "gate_up", "head")  # but for a head behind a map
 
     def __init__(self, writer: GraphWriter, model: Model) -> None:
         self._writer, self._model = writer, model
@@ -141,7 +135,7 @@ class Int8:
         return self._writer.node("Mul", rows, self._writer.node("Unsqueeze", columns, axis))
 
     def project(self, name: str, rows: str) -> str:
-        """Multiply by one byte or two of each row, by where the row comes from."""
+        """Multiply by both bytes of each row."""
         _, width = matrix_shape(self._model, name)
         if name == "head":
             tied = "head" not in self._model.weights
@@ -149,23 +143,14 @@ class Int8:
             stored = self._writer.node("Transpose", stored, perm=(1, 0))
         else:
             stored, scales = self._stored(name, lambda: matrix(self._model, name), turned=True)
-        mapped = name == "head" and "head_map" in self._model.weights
-        if name.rpartition(".")[2] in self.NORMED and not mapped:
-            step = self._writer.scalar(self.CLIP / 127)
-            rows = self._writer.node("QuantizeLinear", rows, step, self._zero_point())
-            return self._product(rows, stored, step, scales)
-        return self._wide_product(rows, width, stored, scales)
+        return self._product(rows, width, stored, scales)
 
-    def _wide_product(self, rows: str, width: int, stored: str, scales: str) -> str:
-        """Rows [n, 1, k] float32 by the matrix, in two bytes."""
-        both_bytes, worth = self._split_bytes(rows, width)
-        product = self._product(both_bytes, stored, self._writer.scalar(1.0), scales)
+    def _product(self, rows: str, width: int, stored: str, scales: str) -> str:
+        """Rows of `width` by a matrix of int8 and its scales."""
+        both, worth = self._split_bytes(rows, width)
+        inputs = (both, stored, self._writer.scalar(1.0), scales, self._zero_point())
+        product = self._writer.node("MatMulIntegerToFloat", *inputs, domain="com.microsoft")
         return self._writer.node("MatMul", worth, product)
-
-    def _product(self, rows: str, stored: str, step: str, scales: str) -> str:
-        """Bytes [n, m, k] uint8 by the matrix, times one step and the columns' scales."""
-        inputs = (rows, stored, step, scales, self._zero_point())
-        return self._writer.node("MatMulIntegerToFloat", *inputs, domain="com.microsoft")
 
     def _split_bytes(self, rows: str, width: int) -> tuple[str, str]:
         """rows [n, 1, k] float32 → bytes [n, 2, k] uint8 and the worth of their steps [n, 1, 2]."""
@@ -203,28 +188,23 @@ class Int8:
 class PrimitiveInt8(Int8):
     """The same numbers in opset-17 operators, on rows [n, k]: the bytes lie one below the other."""
 
-    def _product(self, rows: str, stored: str, step: str, scales: str) -> str:
-        writer = self._writer
-        sums = writer.node("MatMulInteger", rows, stored, self._zero_point())
-        sums = writer.node("Cast", sums, to=TensorProto.FLOAT)
-        return writer.node("Mul", sums, writer.node("Mul", step, scales))
-
-    def _wide_product(self, rows: str, width: int, stored: str, scales: str) -> str:
+    def _product(self, rows: str, width: int, stored: str, scales: str) -> str:
         writer = self._writer
         one = self.LEVELS / np.sqrt(width)
         mean = writer.node("ReduceMean", writer.node("Mul", rows, rows), axes=[-1])
         length = writer.node("Sqrt", writer.node("Add", mean, writer.scalar(self.EPSILON)))
         unit = writer.node("Div", length, writer.scalar(one))
-        levels = writer.node("Div", rows, unit)
-        levels = writer.node("Add", levels, writer.scalar(self.OFFSET + 0.5))
+        levels = writer.node(
+            "Add", writer.node("Div", rows, unit), writer.scalar(self.OFFSET + 0.5)
+        )
         levels = writer.node("Cast", levels, to=TensorProto.UINT32)
         shift = writer.constant(np.array(8, np.uint32))
         high = writer.node("BitShift", levels, shift, direction="RIGHT")
         both = [writer.node("Cast", part, to=TensorProto.UINT8) for part in (high, levels)]
         joined = writer.node("Concat", *both, axis=0)
-        high, low = writer.split(
-            self._product(joined, stored, writer.scalar(1.0), scales), 2, axis=0
-        )
+        sums = writer.node("MatMulInteger", joined, stored, self._zero_point())
+        sums = writer.node("Mul", writer.node("Cast", sums, to=TensorProto.FLOAT), scales)
+        high, low = writer.split(sums, 2, axis=0)
         summed = writer.node("Add", writer.node("Mul", high, writer.scalar(256.0)), low)
         return writer.node("Mul", summed, unit)
 

@@ -30,7 +30,6 @@ class Model:
         layers.{i}.k_bias, layers.{i}.v_bias [kv_heads * head_size]     all three or none
         layers.{i}.q_norm, layers.{i}.k_norm [head_size]    RMS norm of each head
         rope_factors [head_size / 2]     by which each rotary frequency is divided
-        head_map [hidden, hidden]        goes between the last norm and the head (export.rotate)
 
     The rows of q and k, and their biases, are in the half-split order of rotary embeddings
     (x[:d/2], x[d/2:] are the two parts of a pair), not interleaved as in some GGUF files.

@@ -35,7 +35,7 @@ def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]
         hidden = hidden + _attention(model, name, normed, rotary, spans)
         normed = _norm(hidden, weights[f"{name}.feed_forward_norm"], geometry.norm_epsilon)
         hidden = hidden + _feed_forward(model, name, normed)
-    rows = _head_rows(model, hidden) @ model.head.T
+    rows = _norm(hidden, weights["norm"], geometry.norm_epsilon) @ model.head.T
     return [rows[span] for span in spans]
 
 
@@ -90,12 +90,6 @@ def _feed_forward(model: Model, name: str, normed: Array) -> Array:
     opened = gate * np.float32(0.5) * (np.float32(1) + np.tanh(gate * np.float32(0.5)))
     output: Array = (opened * up) @ model.weights[f"{name}.down"].T
     return output
-
-
-def _head_rows(model: Model, hidden: Array) -> Array:
-    """What the head multiplies, [n, hidden]."""
-    rows = _norm(hidden, model.weights["norm"], model.geometry.norm_epsilon)
-    return rows @ model.weights["head_map"].T if "head_map" in model.weights else rows
 
 
 def _rotary(model: Model, positions: NDArray[np.int64]) -> tuple[Array, Array]:

@@ -160,14 +160,3 @@ def test_each_weight_is_named_once_for_both_norm_and_product(model: Model, tmp_p
     assert len(set(names)) == len(names)
     norms = {name for name in model.weights if name.endswith("norm")}
     assert norms <= set(names)
-
-
-def test_a_map_goes_between_the_last_norm_and_the_head(model: Model, tmp_path: Path) -> None:
-    head_map = np.arange(tiny.HIDDEN**2, dtype=np.float32).reshape(tiny.HIDDEN, tiny.HIDDEN)
-    seen, written = noted(replace(model, weights={**model.weights, "head_map": head_map}), tmp_path)
-    assert seen[-3:] == ["norm norm", "wanted", "head of MatMul"]
-    (product,) = (node for node in written.graph.node if node.op_type == "MatMul")
-    assert product.input[0].startswith("wanted")
-    stored = {tensor.name: tensor for tensor in written.graph.initializer}[product.input[1]]
-    assert (tmp_path / "weights").read_bytes().endswith(head_map.T.tobytes())
-    assert tuple(stored.dims) == head_map.shape

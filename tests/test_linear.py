@@ -16,7 +16,7 @@ from export.writer import GraphWriter, WeightFile
 from runtime.errors import BuildError
 from tests.extreme_rows import ADVERSARIAL, BORDERS, ROWS, WIDTH, whole_weights, with_norm
 from tests.products import a_model, multiply, run
-from tests.stored import ONE_BYTE, blocks_back, columns_back, one_byte
+from tests.stored import blocks_back, columns_back
 
 Array = NDArray[np.float32]
 PRECISIONS = ("fp32", "int8", "int4")
@@ -106,81 +106,6 @@ def test_scales_of_columns_multiply_the_exact_sum(tmp_path: Path) -> None:
     np.testing.assert_array_equal(unwatched, result)
 
 
-NORMED = ("layers.0.qkv", "layers.0.gate_up", "head")
-
-
-@pytest.mark.parametrize("name", NORMED)
-def test_a_normed_row_goes_in_one_byte(name: str, tmp_path: Path) -> None:
-    whole = np.arange(-130, 130, dtype=np.float32)
-    past = np.array([1.01, 2, 1e4, 1e30, np.inf], np.float32) * np.float32(Int8.CLIP)
-    noise = NOISE.standard_normal(1000)
-    halves = (whole + np.float32(0.5)) * ONE_BYTE
-    halves = halves[halves / ONE_BYTE == whole + np.float32(0.5)]  # no rounding has moved them
-    assert len(halves) > 200
-    values = np.concatenate([whole * ONE_BYTE, halves, past, -past, noise, [0, -0.0]])
-    rows = values[None].astype(np.float32)
-    watch = ("QuantizeLinear",)
-    _, stored = multiply(tmp_path, whole_weights(6, rows.size), rows, name=name, watch=watch)
-    assert stored.dtype == np.uint8
-    steps = stored[:, 0].astype(np.int64) - 128
-    np.testing.assert_array_equal(steps, one_byte(rows))
-    assert steps[0, :260].tolist() == [-128, -128, *range(-128, 128), 127, 127]
-    past_halves = 260 + len(halves)
-    below = np.floor(halves / ONE_BYTE)
-    even = np.clip(below + below % 2, -128, 127)
-    assert steps[0, 260:past_halves].tolist() == even.tolist()
-    assert steps[0, past_halves:][: 2 * len(past)].tolist() == [127] * 5 + [-128] * 5
-
-
-@pytest.mark.parametrize("name", NORMED)
-@pytest.mark.parametrize("width", [1, 2, 3, 31, 32, 33, 96, 576, 1536, 4099])
-def test_one_byte_sums_are_exact_for_any_number_of_rows_and_threads(
-    width: int, name: str, tmp_path: Path
-) -> None:
-    rows = NOISE.standard_normal((9, width)).astype(np.float32)
-    rows[0], rows[1], rows[2] = 1e6, -1e6, 0
-    matrix = whole_weights(42, width)
-    matrix[:2] = 127 * np.array([[1], [-1]])
-    sums = one_byte(rows) @ matrix.T.astype(np.int64)
-    assert sums.min() <= -128 * 127 * width
-
-    def product(count: int, threads: int) -> Array:
-        calls = [
-            multiply(tmp_path, matrix, rows[start : start + count], name=name, threads=threads)
-            for start in range(0, len(rows), count)
-        ]
-        return np.concatenate([found[:, 0] for (found,) in calls])
-
-    for count, threads in ((9, 1), (1, 1), (2, 2), (9, 2)):
-        np.testing.assert_array_equal(product(count, threads), sums.astype(np.float32) * ONE_BYTE)
-
-
-@pytest.mark.parametrize("name", NORMED)
-def test_scales_of_columns_multiply_the_exact_sum_of_one_byte(name: str, tmp_path: Path) -> None:
-    matrix = NOISE.standard_normal((40, WIDTH)).astype(np.float32)
-    matrix[3], matrix[4] = 0, matrix[4] * 1e4
-    levels, scales = quantise_columns(matrix)
-    rows = NOISE.standard_normal((20, WIDTH)).astype(np.float32)
-    (result,) = multiply(tmp_path, matrix, rows, name=name)
-    sums = (one_byte(rows) @ levels.T.astype(np.int64)).astype(np.float32)
-    np.testing.assert_array_equal(result[:, 0], sums * (ONE_BYTE * scales))
-    # What is lost of rows that reach no end is half a step, and float32's own rounding.
-    assert np.abs(rows).max() < Int8.CLIP
-    exact = rows.astype(np.float64) @ (levels.T * scales.astype(np.float64))
-    bound = 0.501 * ONE_BYTE * np.abs(levels).sum(axis=1) * scales
-    assert (np.abs(result[:, 0] - exact) <= bound).all()
-
-
-def test_only_rows_from_a_norm_go_in_one_byte(tmp_path: Path) -> None:
-    rows = NOISE.standard_normal((1, WIDTH)).astype(np.float32)
-    for name, count in {**dict.fromkeys(NORMED, 1), "layers.0.o": 2, "layers.0.down": 2}.items():
-        multiply(tmp_path, whole_weights(6, WIDTH), rows, name=name)
-        kinds = [node.op_type for node in onnx.load(tmp_path / "graph").graph.node]
-        assert kinds.count("QuantizeLinear") == (count == 1), name
-        assert kinds.count("BitShift") == (count == 2), name
-        assert kinds.count("MatMulIntegerToFloat") == 1
-
-
 def test_columns_by_hand() -> None:
     weight = np.array(
         [[0, 0, 0, 0], [127, -127, 1, 0.4], [-254, 3, 1, -1], [0.5, 0, 0, -0.25]], np.float32
@@ -258,7 +183,6 @@ def test_int4_products_read_the_stored_weights(
     assert (lost.max() > 1e-4) == inexact
 
 
-ONE_BY_ONE = np.float32(Int8.CLIP)  # a row of it and zeros is exact in every precision
 STORED: dict[str, Callable[[Array], Array]] = {
     "fp32": lambda weight: weight,
     "int8": columns_back,
@@ -283,7 +207,7 @@ def test_the_embedding_gives_stored_rows(precision: str, width: int, tmp_path: P
 def test_a_tied_head_reads_the_embedding(precision: str, tied: bool, tmp_path: Path) -> None:  # noqa: FBT001
     table, head = NOISE.standard_normal((2, 50, 96)).astype(np.float32)
     model = a_model({"embedding": table} if tied else {"embedding": table, "head": head})
-    rows = ONE_BY_ONE * np.eye(96, dtype=np.float32)
+    rows = np.eye(96, dtype=np.float32)  # exact in every precision
 
     def use(linear: Linear) -> str:
         linear.embed("tokens")
@@ -292,7 +216,7 @@ def test_a_tied_head_reads_the_embedding(precision: str, tied: bool, tmp_path: P
     tokens = np.array([0], np.int64)
     (found,) = run(tmp_path, model, precision, use, tokens=tokens, rows=rows[:, None, :])
     wanted = STORED[precision](table if tied else head)
-    np.testing.assert_allclose(found[:, 0].T / ONE_BY_ONE, wanted, atol=2e-6)
+    np.testing.assert_allclose(found[:, 0].T, wanted, atol=2e-6)
     graph = onnx.load(tmp_path / "graph", load_external_data=False).graph
     names = {tensor.name for tensor in graph.initializer if tensor.dims[:1] == [50]}
     assert ("head" in names) is not tied
@@ -305,7 +229,7 @@ def test_fused_projections_lie_beside_each_other(precision: str, tmp_path: Path)
         f"layers.0.{name}": NOISE.standard_normal((out, 64)).astype(np.float32)
         for name, out in {"q": 8, "k": 4, "v": 6, "gate": 5, "up": 5}.items()
     }
-    rows = ONE_BY_ONE * np.eye(64, dtype=np.float32)[:, None, :]
+    rows = np.eye(64, dtype=np.float32)[:, None, :]
     for fused, names in {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}.items():
         (found,) = run(
             tmp_path,
@@ -315,7 +239,7 @@ def test_fused_projections_lie_beside_each_other(precision: str, tmp_path: Path)
             rows=rows,
         )
         wanted = np.concatenate([STORED[precision](parts[f"layers.0.{name}"]) for name in names])
-        np.testing.assert_allclose(found[:, 0].T / ONE_BY_ONE, wanted, atol=2e-6)
+        np.testing.assert_allclose(found[:, 0].T, wanted, atol=2e-6)
 
 
 def test_another_precision_is_refused(tmp_path: Path) -> None:

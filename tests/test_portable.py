@@ -11,18 +11,17 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from export import reference
+from export import graph, reference
 from export.graph import PORTABLE_ROWS, build_graphs, graph_file, portable_context
 from export.model import Model
 from export.portable import Portable, build_portable
 from export.writer import GraphWriter, WeightFile
 from runtime import providers
-from runtime.errors import BuildError
+from runtime.errors import BuildError, ContextError
 from runtime.manifest import Precision
-from runtime.portable import PortableSession
+from runtime.portable import ROOT, PortableSession
 from tests import tiny
-from tests.graphs import FP16_BOUND, TEXT, as_stored, logits, portable, tiny_model
-from tests.int8_rows import keep_of_rows_what_int8_keeps
+from tests.graphs import BOUNDS, FP16_BOUND, TEXT, as_stored, logits, portable, tiny_model
 
 Array = NDArray[np.float32]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
@@ -33,7 +32,7 @@ PLAIN = {
 KINDS: Mapping[Precision, set[str]] = {
     "fp32": PLAIN,
     "fp16": PLAIN | {"Abs", "Max", "ReduceMax"},
-    "int8": PLAIN | {"BitShift", "MatMulInteger", "QuantizeLinear"},
+    "int8": PLAIN | {"BitShift", "MatMulInteger"},
 }
 
 
@@ -123,23 +122,12 @@ def test_the_signature_is_the_one_described(built: Built, rows: int, count: int)
 
 @pytest.mark.parametrize("rows", [(4,), (64,), (4, 64)])
 def test_graphs_of_any_rows_compute_what_the_reference_does(
-    built: Built, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    built: Built, rows: tuple[int, ...]
 ) -> None:
-    int8 = built.precision == "int8"
-    if int8:
-        keep_of_rows_what_int8_keeps(monkeypatch)
-    # Short texts: where float32's rounding tips a step of int8, all rows behind it differ.
-    texts = TEXT.reshape(16, 5) if int8 else TEXT[None]
     stored = as_stored(built.model, built.precision)
-    wanted = np.concatenate(reference.logits_of_texts(stored, texts.tolist()))
-    session = built.session(*rows)
-    lost = np.abs(np.concatenate([logits(session, text) for text in texts]) - wanted)
-    if int8:
-        tied = "head" not in built.model.weights
-        assert np.quantile(lost.max(axis=1), 0.8) < (1e-4 if tied else 1e-6) * np.ptp(wanted)
-        assert lost.max() < 0.02 * np.ptp(wanted)
-    else:
-        assert lost.max() < (FP16_BOUND * np.ptp(wanted) if built.precision == "fp16" else 1e-4)
+    wanted = reference.logits(stored, TEXT.tolist())
+    lost = np.abs(logits(built.session(*rows), TEXT) - wanted)
+    assert lost.max() < BOUNDS[built.precision] * np.ptp(wanted)
 
 
 def test_keys_are_the_same_for_any_rows(built: Built) -> None:
@@ -211,6 +199,25 @@ def test_a_stream_of_large_numbers_keeps_its_logits_in_fp16(tmp_path: Path) -> N
     wanted = reference.logits(model, TEXT[:20].tolist())
     found = logits(portable(tmp_path, model), TEXT[:20])
     assert np.abs(found - wanted).max() < FP16_BOUND * np.ptp(wanted)
+
+
+def test_fewer_slots_than_positions_hold_a_shorter_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "PORTABLE_CONTEXT", 32)
+    model = tiny_model(tmp_path)
+    assert portable_context(model) == 32
+    build_graphs(model, "fp32", tmp_path, flavours=["portable"])
+    session = portable(tmp_path, model)
+    assert session.context == 32 < model.geometry.context
+    wanted = reference.logits(model, TEXT[:32].tolist())
+    np.testing.assert_allclose(logits(session, TEXT[:32]), wanted, atol=1e-4)
+    with pytest.raises(ContextError, match="33 tokens does not fit in the context of 32"):
+        session.extend(TEXT[:33])
+    session.crop(29)
+    session.branch([1, 2, 3], [ROOT, ROOT, 0])
+    with pytest.raises(ContextError, match="tree of 4 nodes does not fit behind 29 tokens in 32"):
+        session.branch([1, 2, 3, 4], [ROOT, ROOT, 0, 0])
 
 
 @pytest.mark.parametrize("precision", ["int4", "fp64"])
