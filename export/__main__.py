@@ -140,7 +140,8 @@ def _run(options: argparse.Namespace) -> None:
             return Path(options.source)
         return recipe.fetched(chosen, work, offline=options.offline, progress=_say)
 
-    _build(plan, options.out.resolve(), model_file)
+    # Links are followed: what is moved into place must not replace one. Circles stay as they are.
+    _build(plan, Path(os.path.realpath(options.out)), model_file)
 
 
 def _build(plan: "Plan", out: Path, model_file: "Callable[[Workshop], Path]") -> None:

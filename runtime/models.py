@@ -109,7 +109,7 @@ class Models:
     def lanes_for(self, count: int) -> tuple[FusedSession, LaneSession]:
         """The target, and its narrowest graph for `count` sequences, or the widest there is.
 
-        Raises UsageError for a target whose graph decodes only one.
+        Raises UsageError for a target whose graph decodes only one, and where memory is short.
         """
         graph = self._graph
         widths = sorted(int(lanes) for lanes in graph.lanes)
@@ -125,6 +125,13 @@ class Models:
             )
         lanes = next((width for width in widths if width >= count), widths[-1])
         if self._lanes is None or self._lanes.lanes != lanes:
+            self._lanes = None
+            needed = self._target_bytes(context=lanes)
+            if short := memory.shortage(needed, memory.available_bytes()):
+                raise UsageError(
+                    f"There is no room to write several texts at once: {short}. Write one after "
+                    "another."
+                )
             self._lanes = LaneSession(
                 self.manifest.folder / graph.lanes[str(lanes)],
                 self.manifest.target.geometry,
@@ -135,16 +142,19 @@ class Models:
 
     def _check_target(self) -> int:
         """How many bytes the target and its tokenizer take; UsageError when there are too few."""
-        needed = memory.text_bytes(self.manifest) + memory.session_bytes(
-            self.manifest,
-            self._graph,
-            self.manifest.target.geometry,
-            context=self.context,
-            provider=self.provider,
-        )
+        needed = memory.text_bytes(self.manifest) + self._target_bytes(context=self.context)
         if short := memory.shortage(needed, memory.available_bytes()):
             raise self._too_large(short)
         return needed
+
+    def _target_bytes(self, *, context: int) -> int:
+        return memory.session_bytes(
+            self.manifest,
+            self._graph,
+            self.manifest.target.geometry,
+            context=context,
+            provider=self.provider,
+        )
 
     def _too_large(self, reason: str) -> UsageError:
         smaller = "" if self.precision in ("int8", "int4") else " the precision int8,"

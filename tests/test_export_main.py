@@ -86,6 +86,19 @@ def test_a_folder_that_cannot_be_made(
     assert len(said.splitlines()) == 1
 
 
+def test_links_in_a_circle(
+    tiny_gguf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    few = ["--graphs", "target/fused-fp32", "--draft", "none"]
+    for file, out in ((tiny_gguf, "circle"), (tiny_gguf, "circle/bundle"), ("circle", "bundle")):
+        path = str(file if file == tiny_gguf else tmp_path / file)
+        assert main(["gguf", path, "--out", str(tmp_path / out), *few]) == 1
+        assert "circle" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["inspect", str(tmp_path / "circle")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
 def test_absent_files_and_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gguf", str(tmp_path / "no.gguf"), "--out", str(tmp_path / "b")]) == 1
     assert "no.gguf is not a file" in capsys.readouterr().err

@@ -199,6 +199,18 @@ def test_a_strategy_chosen_later_looks_again(
         assert said == [f"{session.settings['draft_left_out']}: the target writes alone."]
 
 
+def test_many_texts_at_once_need_room_for_another_graph(
+    short: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = short(100, draft="none")
+    with session:
+        monkeypatch.setattr(memory, "available_bytes", lambda: 5_000_000)
+        with pytest.raises(UsageError, match="no room to write several texts at once: about"):
+            session.generate_many(["the", "a"], max_new_tokens=2)
+        monkeypatch.setattr(memory, "available_bytes", lambda: 100_000_000)
+        assert len(session.generate_many(["the", "a"], max_new_tokens=2)) == 2
+
+
 def test_a_target_that_does_not_fit_is_refused_with_numbers(short: Callable[..., Any]) -> None:
     with pytest.raises(
         UsageError,
