@@ -9,10 +9,8 @@ processors without VNNI may saturate the sums of unsigned by signed bytes.
 import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import platform
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +21,7 @@ import onnxruntime as ort
 from runtime import providers
 from runtime.errors import ProviderError
 from runtime.manifest import FILE_NAME
+from runtime.records import read_record, write_record
 from runtime.session import GraphSession
 
 INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
@@ -54,14 +53,13 @@ def exactness(
     Raises ProviderError where integer products are wrong: nothing computed there can be trusted.
     """
     path = folder / f"{_key(bundle, graph, provider, threads)}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        return _answer(json.loads(path.read_text(encoding="utf-8"))["largest_difference"])
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return _answer(read_record(path)["largest_difference"])
     integer_probe = graph.with_name(INTEGER_PROBE_FILE)
     if provider == "CPU" and integer_probe.is_file():
         check_integer_products(integer_probe)
     found = compare_widths(session)
-    with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-        _write(path, json.dumps(dataclasses.asdict(found)))
+    write_record(path, dataclasses.asdict(found))
     return found
 
 
@@ -129,12 +127,3 @@ def _key(bundle: Path, graph: Path, provider: str, threads: int) -> str:
         *processor,
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file at once or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        part = Path(folder) / path.name
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
