@@ -76,6 +76,14 @@ def test_the_text_is_the_targets_own(
     assert guessed > 0, "the draft had no part in it"
 
 
+def test_a_draft_of_the_same_weights_guesses_what_the_target_says(opened: Opened) -> None:
+    """Were one of its runs fed what another was, its guesses would be wrong."""
+    answer = answered(opened("fp32"), "speculative", Sampling(), max_new_tokens=60)
+    metrics = answer.metrics
+    assert metrics.draft_tokens_proposed >= 40
+    assert metrics.draft_tokens_accepted == metrics.draft_tokens_proposed
+
+
 def overlaps(run: Run, runs: list[Run]) -> bool:
     """Whether a run shares time with one of the others."""
     start, end = run

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from tests import tiny
 
 Tokens = NDArray[np.int64]
 Array = NDArray[np.float32]
-Near = Callable[[Array, Array], None]
 TEXT: Tokens = np.random.default_rng(5).integers(0, len(tiny.vocabulary()), tiny.CONTEXT)
 OTHER: Tokens = (TEXT + 1) % len(tiny.vocabulary())
 ROWS, WIDE = 4, 64
@@ -61,23 +60,9 @@ def precision(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def close(found: Array, wanted: Array) -> None:
-    """Equal but for float32's rounding."""
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
-
-
-@pytest.fixture
-def near(precision: str) -> Iterator[Near]:
-    """Close, and in int8 seldom further apart: where float32's rounding tips a step."""
-    apart: list[float] = []
-
-    def near(found: Array, wanted: Array) -> None:
-        lost = np.abs(found - wanted).max(axis=-1, keepdims=True)
-        apart.extend(lost.ravel().tolist())
-        assert lost.max() < (1e-4 if precision == "fp32" else 0.5)
-
-    yield near
-    assert sum(lost > 1e-4 for lost in apart) <= 1 + 0.03 * len(apart)
+def close(found: Array, wanted: Array, precision: str = "fp32") -> None:
+    """Equal but for float32's rounding, which in int8 tips a step of a row now and then."""
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 if precision == "fp32" else 0.02)
 
 
 def compositions(length: int) -> Iterator[list[int]]:
@@ -90,7 +75,7 @@ def compositions(length: int) -> Iterator[list[int]]:
 @pytest.mark.parametrize("rows", [(ROWS,), (WIDE,), (ROWS, WIDE)])
 @pytest.mark.parametrize("start", [0, 1, 5])
 def test_a_text_in_any_parts_has_the_fused_graphs_logits(
-    precision: str, near: Near, start: int, rows: tuple[int, ...], tiny_bundle: Path
+    precision: str, start: int, rows: tuple[int, ...], tiny_bundle: Path
 ) -> None:
     session = opened(tiny_bundle, precision, *rows)
     text = TEXT[: start + 6]
@@ -102,7 +87,7 @@ def test_a_text_in_any_parts_has_the_fused_graphs_logits(
             end += part
             found = session.extend(text[:end], num_logits=part)
             assert found.shape == (part, session.vocabulary)
-            near(found, wanted[end - start - part : end - start])
+            close(found, wanted[end - start - part : end - start], precision)
         assert session.length == len(text)
 
 
@@ -131,7 +116,7 @@ def test_a_long_text_goes_in_chunks_of_the_widest_graph(tiny_bundle: Path) -> No
     assert opened(tiny_bundle, "fp32", ROWS).chunk == ROWS
 
 
-def test_what_was_cropped_is_read_again(precision: str, near: Near, tiny_bundle: Path) -> None:
+def test_what_was_cropped_is_read_again(precision: str, tiny_bundle: Path) -> None:
     session, fused = opened(tiny_bundle, precision), plain(tiny_bundle, precision)
     session.extend(TEXT[:30])
     for text in (
@@ -140,10 +125,10 @@ def test_what_was_cropped_is_read_again(precision: str, near: Near, tiny_bundle:
         OTHER[:12],
         np.concatenate([OTHER[:3], TEXT[:70]]),
     ):
-        near(session.extend(text, num_logits=2), fused.extend(text, num_logits=2))
+        close(session.extend(text, num_logits=2), fused.extend(text, num_logits=2), precision)
     session.crop(5)
     session.calls.clear()
-    near(session.extend(OTHER[:10]), fused.extend(OTHER[:10]))
+    close(session.extend(OTHER[:10]), fused.extend(OTHER[:10]), precision)
     assert session.calls == [(3, 7)]
 
 
@@ -260,7 +245,7 @@ def test_what_each_node_sees() -> None:
 
 @pytest.mark.parametrize("start", [1, 37])
 def test_every_node_of_small_trees_has_the_logits_of_its_path(
-    precision: str, near: Near, start: int, tiny_bundle: Path
+    precision: str, start: int, tiny_bundle: Path
 ) -> None:
     session, fused = opened(tiny_bundle, precision), plain(tiny_bundle, precision)
     text = TEXT[:start]
@@ -269,26 +254,24 @@ def test_every_node_of_small_trees_has_the_logits_of_its_path(
         found = session.branch(tree.tokens, tree.parents)
         assert found.shape == (len(tree.tokens), session.vocabulary)
         for node in range(len(tree.tokens)):
-            near(found[node], fused.extend(tree.after(text, tree.path(node)))[0])
+            close(found[node], fused.extend(tree.after(text, tree.path(node)))[0], precision)
         assert session.length == start, "a branch is no part of the text"
 
 
 @pytest.mark.parametrize("rows", [(ROWS,), (ROWS, WIDE)])
 @pytest.mark.parametrize("tree", RANDOM_TREES, ids=lambda tree: f"{len(tree.tokens)}-nodes")
 def test_trees_wider_than_a_call_go_in_several(
-    tree: Tree, rows: tuple[int, ...], precision: str, near: Near, tiny_bundle: Path
+    tree: Tree, rows: tuple[int, ...], precision: str, tiny_bundle: Path
 ) -> None:
     session, fused = opened(tiny_bundle, precision, *rows), plain(tiny_bundle, precision)
     text = TEXT[:11]
     session.extend(text)
     found = session.branch(tree.tokens, tree.parents)
     for node in range(len(tree.tokens)):
-        near(found[node], fused.extend(tree.after(text, tree.path(node)))[0])
+        close(found[node], fused.extend(tree.after(text, tree.path(node)))[0], precision)
 
 
-def test_a_kept_path_continues_as_the_plain_text(
-    precision: str, near: Near, tiny_bundle: Path
-) -> None:
+def test_a_kept_path_continues_as_the_plain_text(precision: str, tiny_bundle: Path) -> None:
     """Every path of every small tree, and some of wider ones, is followed by more of the text."""
     session, fused = opened(tiny_bundle, precision), plain(tiny_bundle, precision)
     cases = [(tree, node) for tree in TREES for node in range(ROOT, len(tree.tokens))]
@@ -305,13 +288,13 @@ def test_a_kept_path_continues_as_the_plain_text(
         assert session.length == len(longer)
         session.calls.clear()
         longer = np.append(longer, 77)
-        near(session.extend(longer), fused.extend(longer))
+        close(session.extend(longer), fused.extend(longer), precision)
         assert session.calls == [(len(longer) - 1, 1)], "nothing of the path was fed again"
         every = [*session.cache.path.tolist(), *session.cache.free(10**6).tolist()]
         assert sorted(every) == list(range(tiny.CONTEXT))
 
 
-def test_branch_after_branch_writes_a_text(precision: str, near: Near, tiny_bundle: Path) -> None:
+def test_branch_after_branch_writes_a_text(precision: str, tiny_bundle: Path) -> None:
     """Twenty rounds on slots that are soon in no order; then the text is read in full elsewhere."""
     session, fused = opened(tiny_bundle, precision), plain(tiny_bundle, precision)
     text = TEXT[:3]
@@ -322,13 +305,13 @@ def test_branch_after_branch_writes_a_text(precision: str, near: Near, tiny_bund
         found = session.branch(tree.tokens, tree.parents)
         node = int(noise.integers(ROOT, len(tree.tokens)))
         if node != ROOT:
-            near(found[node], fused.extend(tree.after(text, tree.path(node)))[0])
+            close(found[node], fused.extend(tree.after(text, tree.path(node)))[0], precision)
         session.keep(tree.path(node))
         text = tree.after(text, tree.path(node))
         assert session.length == len(text)
     assert session.cache.path.tolist() != sorted(session.cache.path.tolist())
     session.calls.clear()
-    near(session.extend(text, num_logits=1), fused.extend(text))
+    close(session.extend(text, num_logits=1), fused.extend(text), precision)
     assert session.calls == [(len(text) - 1, 1)]
 
 

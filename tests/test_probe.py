@@ -287,5 +287,5 @@ def test_portable_graphs_agree_but_for_rounding(precision: Precision, tiny_bundl
     text = np.arange(20)
     session.extend(text)
     for found in (compare_widths(session).largest_difference, graph.parity.width_difference):
-        assert 0 <= found < (1e-4 if precision == "fp32" else 1)
+        assert 0 <= found < (1e-4 if precision == "fp32" else 0.02)
     assert (session.length, session.cache.shared_with(text)) == (20, 20)
