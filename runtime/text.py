@@ -17,6 +17,7 @@ from runtime.errors import TextError
 from runtime.template import ChatTemplate
 
 ROLES = ("system", "user", "assistant", "tool")
+_MOST_TOKENS = 1 << 22  # sixteen times as many as the largest vocabulary of known models
 _SPACE_MARK = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
@@ -39,6 +40,8 @@ class Text:
         self._control = ControlTokens(self._added)
         self._tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary = 1 + max(self._tokens.values(), default=-1)
+        if self.vocabulary > _MOST_TOKENS:
+            raise TextError(f"The tokenizer of {origin} has a token of id {self.vocabulary - 1:,}.")
         steps = _decoder_steps(tokenizer, origin)
         kinds = {step["type"] for step in steps}
         self._alphabet = _byte_alphabet() if "ByteLevel" in kinds else None
@@ -69,7 +72,9 @@ class Text:
             return cls(tokenizer, config, origin=str(folder))
         except TextError:
             raise
-        except Exception as error:  # The library raises nothing narrower.
+        except BaseException as error:  # The library raises nothing narrower.
+            if not _is_the_librarys(error):
+                raise
             raise TextError(
                 f"{path} cannot be used: {error}. Build the bundle again with mirror-export."
             ) from error
@@ -144,7 +149,9 @@ class Text:
     def _encode(self, text: str, *, bos: bool) -> list[int]:
         try:
             return list(self._tokenizer.encode(text, add_special_tokens=bos).ids)
-        except Exception as error:  # The library raises nothing narrower.
+        except BaseException as error:  # The library raises nothing narrower.
+            if not _is_the_librarys(error):
+                raise
             raise TextError(f"The text cannot be encoded with {self._origin}: {error}.") from error
 
 
@@ -166,6 +173,11 @@ def _checked(message: object, place: int) -> dict[str, str]:
             f"{', '.join(ROLES)}."
         )
     return {key: _clean(value) for key, value in message.items()}
+
+
+def _is_the_librarys(error: BaseException) -> bool:
+    """Whether an error is one that tokenizers raises; a panic of Rust's is no Exception."""
+    return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
 
 
 def _clean(text: str) -> str:

@@ -254,3 +254,27 @@ def test_an_unknown_decoder_is_refused(decoder: Any) -> None:
         tokenizer.decoder = decoder
     with pytest.raises(TextError, match="decodes by"):
         small_text(tokenizer)
+
+
+def changed(folder: Path, *keys: str, value: object) -> Path:
+    """A folder with the byte-level tokenizer, one value of its JSON replaced."""
+    write(folder, byte_level())
+    tree = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    place = tree
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    (folder / "tokenizer.json").write_text(json.dumps(tree), encoding="utf-8")
+    return folder
+
+
+def test_a_panic_of_the_library_is_a_sentence(tmp_path: Path) -> None:
+    folder = changed(tmp_path, "model", "continuing_subword_prefix", value="x" * 9)
+    with pytest.raises(TextError, match="cannot be used"):
+        Text.load(folder)
+
+
+def test_a_token_id_beyond_all_vocabularies_is_refused(tmp_path: Path) -> None:
+    folder = changed(tmp_path, "model", "vocab", "a", value=2**31 - 1)
+    with pytest.raises(TextError, match="2,147,483,647"):
+        Text.load(folder)
