@@ -73,14 +73,14 @@ def compositions(length: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("rows", [(ROWS,), (WIDE,), (ROWS, WIDE)])
-@pytest.mark.parametrize("start", [0, 1, 5])
+@pytest.mark.parametrize("start", [0, 5])
 def test_a_text_in_any_parts_has_the_fused_graphs_logits(
     precision: str, start: int, rows: tuple[int, ...], tiny_bundle: Path
 ) -> None:
     session = opened(tiny_bundle, precision, *rows)
-    text = TEXT[: start + 6]
-    wanted = plain(tiny_bundle, precision).extend(text, num_logits=6).copy()
-    for parts in compositions(6):
+    text = TEXT[: start + 5]
+    wanted = plain(tiny_bundle, precision).extend(text, num_logits=5).copy()
+    for parts in compositions(5):
         session.crop(start)
         end = start
         for part in parts:
@@ -91,7 +91,7 @@ def test_a_text_in_any_parts_has_the_fused_graphs_logits(
         assert session.length == len(text)
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 63, 64, 65, 68, 127, 128, 129, 200])
+@pytest.mark.parametrize("length", [1, 4, 5, 64, 65, 68, 129])
 def test_more_logits_than_a_graph_gives_come_in_several_calls(
     length: int, tiny_bundle: Path
 ) -> None:
@@ -228,7 +228,7 @@ def random_tree(seed: int) -> Tree:
 
 
 TREES = [tree_of(parents, seed) for seed, parents in enumerate(all_parents(4))]
-RANDOM_TREES = [random_tree(seed) for seed in range(8)]
+RANDOM_TREES = [random_tree(seed) for seed in range(5)]
 
 
 def test_what_each_node_sees() -> None:
@@ -274,7 +274,8 @@ def test_trees_wider_than_a_call_go_in_several(
 def test_a_kept_path_continues_as_the_plain_text(precision: str, tiny_bundle: Path) -> None:
     """Every path of every small tree, and some of wider ones, is followed by more of the text."""
     session, fused = opened(tiny_bundle, precision), plain(tiny_bundle, precision)
-    cases = [(tree, node) for tree in TREES for node in range(ROOT, len(tree.tokens))]
+    trees = TREES if precision == "fp32" else TREES[::3]
+    cases = [(tree, node) for tree in trees for node in range(ROOT, len(tree.tokens))]
     cases += [(tree, node) for tree in RANDOM_TREES for node in (3, len(tree.tokens) - 1)]
     text = TEXT[:9]
     for tree, node in cases:
@@ -356,6 +357,15 @@ def test_a_branch_is_kept_once_and_only_the_last(tiny_bundle: Path) -> None:
     session.use(Arena(session.geometry, 8, tiny.CONTEXT))
     with pytest.raises(ValueError, match="no path of the last branch"):
         session.keep([0])
+
+
+def test_stop_ends_every_later_call(tiny_bundle: Path) -> None:
+    session = opened(tiny_bundle)
+    session.extend(TEXT[:8])
+    session.stop()
+    with pytest.raises(BundleError, match="terminate"):
+        session.extend(TEXT[:9])
+    assert session.length == 8
 
 
 def test_a_tree_past_the_context_is_refused(tiny_bundle: Path) -> None:
