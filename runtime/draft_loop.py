@@ -36,7 +36,7 @@ class DraftLoop:
     """The thread's end: owns the drafter, the committed tokens, and what was guessed last.
 
     The caller's end reads `loaded`, `texts_read` and `busy_since` (perf_counter seconds; None
-    between loading and chunks), writes `work` and `sampling`, and sets `abandoned` to end it.
+    between loading and chunks), writes `work` and `sampling`, and calls `stop`.
     """
 
     def __init__(
@@ -71,6 +71,12 @@ class DraftLoop:
         self._drafter = self._make()
         self.busy_since, self.loaded = None, True
         return self._drafter.source
+
+    def stop(self) -> None:
+        """End the thread as soon as can be; called by another one."""
+        self.abandoned = True
+        if self.loaded:
+            self._drafter.stop()
 
     def run(self) -> None:
         """Answer messages until told to stop; a failure of any kind travels to the caller."""

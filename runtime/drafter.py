@@ -33,6 +33,9 @@ class Drafter(Protocol):
     def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
         """Guess up to `count` tokens after `context` [n] int64, one pass of work for each."""
 
+    def stop(self) -> None:
+        """End a pass that is under way, where that can be; called by another thread."""
+
 
 class ModelDrafter:
     """A draft model, one token a pass, choosing with the target's own noise.
@@ -71,6 +74,10 @@ class ModelDrafter:
             yield Guess(token, tuple(others))
             context = np.append(context, token)
 
+    def stop(self) -> None:
+        """End the pass by an error in its own thread."""
+        self._session.stop()
+
 
 class LookupDrafter:
     """Prompt lookup: what followed the last tokens where they stood before (Saxena 2023).
@@ -99,6 +106,9 @@ class LookupDrafter:
         copied = np.resize(context[places[-1] :], count)
         for index, token in enumerate(copied):
             yield Guess(int(token), others[1 : 1 + self._runner_ups] if index == 0 else ())
+
+    def stop(self) -> None:
+        """No pass takes long."""
 
     def _matches(self, context: Tokens) -> Tokens:
         """The places that follow an earlier occurrence of the longest known n-gram, ascending."""

@@ -66,7 +66,7 @@ class FusedSession(GraphSession[Buffers]):
             call = self._call(len(tokens), num_logits)
             call.feed(tokens, self.cache.length)
             with providers.pinned(self._core):
-                self._session.run_with_iobinding(call.binding)
+                self._session.run_with_iobinding(call.binding, self._run_options)
         self.cache.append(tokens)
         return self._logits[:num_logits]
 

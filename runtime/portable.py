@@ -127,7 +127,7 @@ class PortableSession(GraphSession[Arena]):
             slots_seen[:, slots[:start]] = seen[rows, :start]
             call.feed(tokens[rows], positions[rows], slots_seen, seen[rows, rows])
             with misfits_named(), providers.pinned(self._core):
-                found = call.run(self.cache, slots[rows])
+                found = call.run(self.cache, slots[rows], self._run_options)
             wanted = max(0, end - max(start, len(tokens) - num_logits))
             logits.append(found[len(found) - wanted :])
             start = end
@@ -215,7 +215,9 @@ class _Call:
         own[:count, :count][rows_seen] = 0
         self._wanted = np.arange(count - self.num_logits, count, dtype=np.int32).clip(0)
 
-    def run(self, arena: Arena, slots: NDArray[np.intp]) -> NDArray[np.float32]:
+    def run(
+        self, arena: Arena, slots: NDArray[np.intp], options: ort.RunOptions
+    ) -> NDArray[np.float32]:
         """Run on what was fed, put its keys and values into `slots`; the logits [num_logits, ..].
 
         Those of the last row fed come last.
@@ -228,7 +230,7 @@ class _Call:
         }
         for layer, (keys, values) in enumerate(zip(arena.keys, arena.values, strict=True)):
             inputs |= {f"keys.{layer}": keys, f"values.{layer}": values}
-        logits, *new = self._session.run(self._names, inputs)
+        logits, *new = self._session.run(self._names, inputs, options)
         count, layers = len(slots), len(arena.keys)
         arena.write(
             slots,

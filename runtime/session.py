@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from runtime.cache import Cache
@@ -27,6 +28,7 @@ class GraphSession(ABC, Generic[C]):
         self.geometry = geometry
         self.vocabulary = geometry.vocabulary
         self.cache = cache
+        self._run_options = ort.RunOptions()
 
     @property
     def context(self) -> int:
@@ -37,6 +39,13 @@ class GraphSession(ABC, Generic[C]):
     def length(self) -> int:
         """How many tokens' keys and values are cached."""
         return self.cache.length
+
+    def stop(self) -> None:
+        """End a call that is under way, and every later one, by an error; from any thread.
+
+        Only the CPU provider heeds it.
+        """
+        self._run_options.terminate = True
 
     @abstractmethod
     def new_cache(self, context: int) -> C:

@@ -237,7 +237,7 @@ class _Draft:
 
     def stop(self) -> None:
         """Tell the thread to end when it can."""
-        self.loop.abandoned = True
+        self.loop.stop()
         self.loop.work = DraftWork()  # what it still does is no part of the answer
         self.inbox.send(Message(Kind.STOP), timeout_s=0.0)  # a full inbox wakes it as well
 

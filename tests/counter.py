@@ -42,6 +42,9 @@ class Counter:
             yield Guess(token, (token + 10,))
             context = np.append(context, token)
 
+    def stop(self) -> None:
+        pass
+
 
 class Ill(Counter):
     """A drafter whose every guess is what `fault` gives."""

@@ -80,6 +80,9 @@ class FaultySession:
     def extend(self, tokens: NDArray[np.int64]) -> NDArray[Any]:
         return self._faults.logits(self._session.extend(tokens))
 
+    def stop(self) -> None:
+        pass
+
 
 class FaultyDrafter(ModelDrafter):
     """A model that drafts on a faulty session, some of whose guesses are nonsense."""

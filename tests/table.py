@@ -109,6 +109,9 @@ class TableDrafter:
             yield guess
             context = np.append(context, guess.token)
 
+    def stop(self) -> None:
+        pass
+
 
 class Faulty:
     """Drafts as `good` does for `after` guesses; then `fault` gives every guess, None for none."""
@@ -130,6 +133,9 @@ class Faulty:
             if given is None:
                 return
             yield given
+
+    def stop(self) -> None:
+        pass
 
 
 def once(drafter: Drafter) -> Callable[[], Drafter]:

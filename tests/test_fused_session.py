@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -218,9 +219,9 @@ def test_a_run_is_pinned_and_the_caller_is_not(tiny_bundle: Path) -> None:
     class Stand:
         io_binding = real.io_binding
 
-        def run_with_iobinding(self, binding: Any) -> None:
+        def run_with_iobinding(self, binding: Any, options: Any) -> None:
             seen.append(os.sched_getaffinity(0))
-            real.run_with_iobinding(binding)
+            real.run_with_iobinding(binding, options)
 
     session._session = Stand()
     session.extend(TEXT[:3])
@@ -264,6 +265,31 @@ def test_the_reference_model_gives_one_row_whatever_the_width_and_threads(
             assert found.shape == (len(text) - start, session.vocabulary)
             wanted = found if wanted is None else wanted
             same(found, wanted, err_msg=f"width {width}, {threads} threads")
+
+
+@pytest.mark.real_model
+def test_stop_ends_a_call_that_runs_and_every_later_one(smollm: Path) -> None:
+    session = opened(smollm, "fp32", threads=1, context=2048)
+    text = np.arange(2000)
+    session.extend(text[:1])
+    ended: list[BundleError] = []
+
+    def read() -> None:
+        try:
+            session.extend(text)
+        except BundleError as error:
+            ended.append(error)
+
+    thread = Thread(target=read)
+    thread.start()
+    while session.length < 2:  # the first chunk is through, the second runs
+        thread.join(0.01)
+    session.stop()
+    thread.join()
+    assert "terminate" in str(ended[0])
+    assert session.length < len(text)
+    with pytest.raises(BundleError, match="terminate"):
+        session.extend(text[:3])
 
 
 @pytest.mark.real_model
