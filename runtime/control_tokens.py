@@ -20,21 +20,14 @@ class ControlTokens:
     """
 
     def __init__(self, added: Mapping[int, Any]) -> None:
-        special = [(token.content, number, token) for number, token in added.items()]
-        special = [entry for entry in special if entry[2].special]
-        special.sort(key=lambda entry: len(entry[0]), reverse=True)
-        self._contents = [content for content, _, _ in special]
-        self._ids = [number for _, number, _ in special]
-        # A lookahead, so that tokens which overlap are all found.
-        self._starts = re.compile(f"(?={'|'.join(map(re.escape, self._contents))})")
-        self._cutter = re.compile(
-            "|".join(
-                (r"\s*" if token.lstrip else "")
-                + f"({re.escape(content)})"
-                + (r"\s*" if token.rstrip else "")
-                for content, _, token in special
-            )
-        )
+        self._tokens = {
+            token.content: (number, token) for number, token in added.items() if token.special
+        }
+        # One alternative for each token would be tried at every place of a text; a model may have
+        # thousands of them, and nearly all begin with the same character.
+        self._lengths = sorted(set(map(len, self._tokens)), reverse=True)
+        firsts = "".join({content[0] for content in self._tokens})
+        self._starts = re.compile(f"[{re.escape(firsts)}]") if firsts else None
 
     def stand_ins(self, texts: Iterable[str]) -> dict[str, str]:
         """Pick a noncharacter that is in none of `texts` for each first character of a token.
@@ -43,7 +36,7 @@ class ControlTokens:
         """
         present = set().union(*texts)
         free = [mark for mark in map(chr, _NONCHARACTERS) if mark not in present]
-        firsts = sorted({content[0] for content in self._contents})
+        firsts = sorted({content[0] for content in self._tokens})
         if len(free) < len(firsts):
             raise TextError(
                 "The messages hold nearly all of Unicode's noncharacters; remove some of them."
@@ -55,11 +48,10 @@ class ControlTokens:
 
         What follows in the template, or in the next message, could complete that start.
         """
-        if not self._contents:
-            return text
-        places = [match.start() for match in self._starts.finditer(text)]
-        for place in range(max(len(text) - len(self._contents[0]) + 1, 0), len(text)):
-            if any(content.startswith(text[place:]) for content in self._contents):
+        places = [place for place, _ in self._found(text)]
+        longest = self._lengths[0] if self._lengths else 1
+        for place in range(max(len(text) - longest + 1, 0), len(text)):
+            if any(content.startswith(text[place:]) for content in self._tokens):
                 places.append(place)
         characters = list(text)
         for place in set(places):
@@ -70,10 +62,25 @@ class ControlTokens:
         """Cut a rendered text into control token ids and the text between them, unhidden."""
         shown = {ord(mark): first for first, mark in stand_ins.items()}
         start = 0
-        for match in self._cutter.finditer(rendered) if self._contents else ():
-            if match.start() > start:
-                yield rendered[start : match.start()].translate(shown)
-            yield self._ids[(match.lastindex or 1) - 1]
-            start = match.end()
+        for place, content in self._found(rendered):
+            if place < start:
+                continue
+            number, token = self._tokens[content]
+            text = rendered[start:place]
+            if text := text.rstrip() if token.lstrip else text:
+                yield text.translate(shown)
+            yield number
+            start = place + len(content)
+            while token.rstrip and rendered[start : start + 1].isspace():
+                start += 1
         if start < len(rendered):
             yield rendered[start:].translate(shown)
+
+    def _found(self, text: str) -> Iterator[tuple[int, str]]:
+        """Where control tokens stand, those that overlap too; of those at one place the longest."""
+        for match in self._starts.finditer(text) if self._starts else ():
+            place = match.start()
+            for length in self._lengths:
+                if text[place : place + length] in self._tokens:
+                    yield place, text[place : place + length]
+                    break

@@ -84,3 +84,16 @@ def test_a_text_of_all_noncharacters_is_refused() -> None:
     assert cut(tokens, every[:-2] + "<a>[b]") == [every[:-2] + "<a>[b]"]
     with pytest.raises(TextError, match="noncharacters"):
         tokens.stand_ins([every[:-1]])
+
+
+def test_thousands_of_control_tokens_in_a_long_text() -> None:
+    added = {number: AddedToken(f"<|{number}|>", special=True) for number in range(3000)}
+    tokens = ControlTokens(added)
+    text = "<|7|><|2999|><|3000|> a" * 5000
+    stand_ins = tokens.stand_ins([text])
+    hidden = tokens.hide(text, stand_ins)
+    assert hidden == text.replace("<|7", stand_ins["<"] + "|7").replace(
+        "<|2", stand_ins["<"] + "|2"
+    )
+    assert list(tokens.split(hidden, stand_ins)) == [text]
+    assert list(tokens.split(text, stand_ins)) == [7, 2999, "<|3000|> a"] * 5000
