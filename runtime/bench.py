@@ -1,182 +1,22 @@
 """Measure strategies beside each other on the command line."""
 
-import contextlib
-import json
-import os
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TextIO
 
-from runtime.bench_flags import PROGRAM, Options, parse
-from runtime.bench_report import Preparation, answers, machine, make_report, shown
-from runtime.bench_runs import Contest, Lap, Plan, Session
-from runtime.command_line import (
-    FAILED,
-    OK,
-    exit_code,
-    flush,
-    readied,
-    runtime_open_session,
-)
-from runtime.errors import MirrorError
-from runtime.locate import locate_bundle
-from runtime.screen import CONTROLS, Screen
-
-BUSY = 0.5  # of the cores
-
-OpenSession = Callable[..., Session]
-Locate = Callable[..., Path]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    *,
-    open_session: OpenSession | None = None,
-    locate: Locate = locate_bundle,
-    stdout: TextIO | None = None,
-    stderr: TextIO | None = None,
-    leave: Callable[[int], object] = os._exit,
-) -> int:
-    """Run the bench and return its exit code: 0, 1 (failed or not equal), 2 (usage), 130.
+def main(argv: "Sequence[str] | None" = None, **given: "Any") -> int:
+    """Run `runtime.bench_program.main`; Ctrl-C while that still loads is as quiet as later."""
+    try:
+        from runtime.bench_program import main as bench
 
-    Everything the process offers can be given instead. `leave` ends the process at once when a
-    session says that one of its threads is stuck in native code.
-    """
-    bench = _Bench(
-        readied(stdout or sys.stdout), readied(stderr or sys.stderr), open_session, locate
-    )
-    arguments = sys.argv[1:] if argv is None else argv
-    code = exit_code(PROGRAM, lambda: bench.run(arguments), bench.screen.note)
-    if not bench.close():
-        leave(code)
-    return code
-
-
-@dataclass(slots=True)
-class _Bench:
-    """The streams and the sessions of one run."""
-
-    stdout: TextIO
-    stderr: TextIO
-    open_session: OpenSession | None
-    locate: Locate
-    sessions: dict[str, Session] = field(default_factory=dict, init=False)
-
-    @property
-    def screen(self) -> Screen:
-        """What shows the report and says things beside it."""
-        return Screen(self.stdout, self.stderr)
-
-    def run(self, argv: Sequence[str]) -> int:
-        """Do what `argv` says; errors pass through."""
-        try:
-            with contextlib.redirect_stdout(self.stdout):
-                options = parse(argv)
-        except SystemExit:  # --help or --version, and all is said
-            return OK
-        load_s = self._load(options)
-        plan = options.plan
-        contest = Contest(self.sessions, options.ways)
-        here = machine()
-        load = here["load_average"]
-        if load is not None and load > BUSY * here["cores"]:
-            self.screen.note(
-                f"This machine is busy: on {here['cores']} cores, {load:.1f} programs ran at once "
-                "in the last minute. The figures will say less."
-            )
-        warm_up_s = {way: contest.warm_up(way, plan) for way in options.ways}
-        preparation = Preparation(load_s, warm_up_s, contest.settings, here)
-        laps: list[Lap] = []
-        code = exit_code(PROGRAM, lambda: self._measure(contest, plan, laps), self.screen.note)
-        return self._report(laps, plan, preparation, options.json, code) if laps else code
-
-    def close(self) -> bool:
-        """Close the sessions; False when the process must not wait for their threads."""
-        try:
-            done = [session.close() for session in self.sessions.values()]
-        except KeyboardInterrupt:
-            done = [False]
-        flush(self.stdout, self.stderr)
-        return all(done)
-
-    def _load(self, options: Options) -> dict[str, float]:
-        """Open a session for each draft; return the seconds it took, building left out."""
-        open_session = self.open_session or runtime_open_session()
-        found = {
-            name: self.locate(
-                name,
-                cache_dir=options.open["cache_dir"],
-                offline=options.open["offline"],
-                progress=self.screen.note,
-            )
-            for name in (options.model, options.open["draft_model"])
-            if name is not None
-        }
-        load_s = {}
-        for way in options.ways:
-            if way.draft in self.sessions:
-                continue
-            started = time.perf_counter()
-            settings = {**options.open, "draft_model": found.get(options.open["draft_model"])}
-            if way.draft != "model":
-                settings |= {"draft_model": None, "draft_execution_provider": None}
-            self.sessions[way.draft] = open_session(
-                found[options.model],
-                draft=way.draft,
-                strategy=way.strategy,
-                progress=self.screen.note,
-                **settings,
-            )
-            load_s[way.draft] = time.perf_counter() - started
-        return load_s
-
-    def _measure(self, contest: Contest, plan: Plan, laps: list[Lap]) -> int:
-        """Have all conversations; those that are complete are in `laps` whatever happens."""
-        started = time.perf_counter()
-        try:
-            for lap in contest.laps(plan):
-                laps.append(lap)
-                left_s = (time.perf_counter() - started) / len(laps) * (plan.size - len(laps))
-                self._tell(
-                    f"{len(laps)} of {plan.size}: {lap.prompt.category} {lap.prompt.question_id}, "
-                    f"repeat {lap.repeat}; about {left_s:.0f} s left",
-                )
-        finally:
-            if laps and self.stderr.isatty():
-                self.screen.note("")
-        return OK
-
-    def _tell(self, progress: str) -> None:
-        """Say how far it is: on a terminal in one line, written over again and again."""
-        if not self.stderr.isatty():
-            self.screen.note(progress)
-            return
-        with contextlib.suppress(OSError):  # nobody looks
-            self.stderr.write("\r" + progress.translate(CONTROLS).ljust(78))
-            self.stderr.flush()
-
-    def _report(
-        self, laps: list[Lap], plan: Plan, preparation: Preparation, path: Path | None, code: int
-    ) -> int:
-        report = make_report(laps, plan, preparation)
-        self.screen.piece(shown(report))
-        self.screen.end_answer()
-        self.screen.piece(json.dumps(report, allow_nan=False))
-        self.screen.end_answer()
-        if path is not None:
-            text = json.dumps({**report, "answers": answers(laps)}, allow_nan=False)
-            try:
-                path.write_text(text + "\n", encoding="utf-8")
-            except OSError as error:
-                raise MirrorError(
-                    f"{path} cannot be written: {error.strerror or error}; all but the answers "
-                    "is in the last line above."
-                ) from error
-        apart = any(of["equal"] == "no" for of in report["strategies"].values())
-        return code or (FAILED if apart else OK)
+        return bench(argv, **given)
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        return 130
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def names(folder: Path) -> list[str]:
 def stop_after(tiny_gguf: Path, out: Path, step: str, number: int) -> tuple[int, str]:
     """Build until `step` is done, then send the signal; the exit code and what was said after."""
     code = (
-        "import sys, time; from export import __main__ as command\n"
+        "import sys, time; from export import command\n"
         "say = command._say\n"
         "def stop(line):\n"
         "    say(line)\n"

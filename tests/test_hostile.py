@@ -288,21 +288,33 @@ class Interrupts:
         if name == moment:
             os.kill(os.getpid(), signal.SIGINT)
 
-moment = sys.argv.pop(1)
+program, moment = sys.argv.pop(1), sys.argv.pop(1)
 sys.meta_path.insert(0, Interrupts())
-runpy.run_module("runtime.chat", run_name="__main__", alter_sys=True)
+runpy.run_module(program, run_name="__main__", alter_sys=True)
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="interrupts of the terminal are POSIX")
 @pytest.mark.parametrize(
-    "moment",
-    ["runtime.chat_program", "runtime.chat_flags", "numpy", "numpy.linalg", "runtime.api",
-     "onnxruntime", "onnxruntime.capi", "tokenizers", "jinja2"],
+    ("program", "moment"),
+    [
+        *(("runtime.chat", moment) for moment in ("runtime.chat_program", "runtime.chat_flags")),
+        *(("runtime.chat", moment) for moment in ("numpy", "numpy.linalg", "runtime.api")),
+        *(("runtime.chat", moment) for moment in ("onnxruntime", "onnxruntime.capi", "jinja2")),
+        ("runtime.bench", "runtime.bench_program"), ("runtime.bench", "tokenizers"),
+        *(("export", moment) for moment in ("export.command", "numpy", "onnx", "gguf")),
+    ],
 )  # fmt: skip
-def test_ctrl_c_while_starting_is_one_word(tiny_bundle: Path, tmp_path: Path, moment: str) -> None:
-    flags = ["-m", str(tiny_bundle), "--cache-dir", str(tmp_path), "--prompt", "hi"]
-    done = run(sys.executable, "-c", INTERRUPTED, moment, *flags)
+def test_ctrl_c_while_starting_is_one_word(
+    tiny_gguf: Path, tiny_bundle: Path, tmp_path: Path, program: str, moment: str
+) -> None:
+    flags = {
+        "runtime.chat": ["-m", str(tiny_bundle), "--cache-dir", str(tmp_path), "--prompt", "hi"],
+        "runtime.bench": ["-m", str(tiny_bundle), "--cache-dir", str(tmp_path)],
+        "export": ["gguf", str(tiny_gguf), "--out", str(tmp_path / "out")],
+    }
+    done = run(sys.executable, "-c", INTERRUPTED, program, moment, *flags[program])
     # The shell says 130 for both: the program's own exit, and Python's when it was in C code.
     assert done.returncode in (130, -signal.SIGINT), done.stderr
-    assert done.stderr == b"Interrupted.\n"
+    assert done.stderr.endswith(b"Interrupted.\n")
+    assert b"Traceback" not in done.stderr

