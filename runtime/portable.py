@@ -1,6 +1,6 @@
 """A portable graph's session: static widths, an additive mask, and a cache of slots.
 
-A call has as many rows as one of the graphs; spare rows see only themselves and are thrown away.
+A call has as many rows as one of the graphs; what spare rows compute is thrown away.
 Rows may form a tree: each sees the cached text, its ancestors and itself.
 """
 
@@ -210,9 +210,7 @@ class _Call:
         self._positions[:count] = positions
         self._mask[...] = HIDDEN
         self._mask[:count, : self._slots][slots_seen] = 0
-        own = self._mask[:, self._slots :]
-        np.fill_diagonal(own, 0)  # a row that sees nothing has no shares
-        own[:count, :count][rows_seen] = 0
+        self._mask[:count, self._slots : self._slots + count][rows_seen] = 0
         self._wanted = np.arange(count - self.num_logits, count, dtype=np.int32).clip(0)
 
     def run(
