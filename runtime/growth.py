@@ -52,11 +52,21 @@ def _indent(s: Any, width: Any = 4, *_rest: Any, **_others: Any) -> int:
 
 
 def _join(value: Any, d: Any = "", *_rest: Any, **_others: Any) -> int:
-    return len(value) * len(str(d)) if hasattr(value, "__len__") else 0
+    return _spread(value) + (len(value) * len(str(d)) if hasattr(value, "__len__") else 0)
 
 
 def _join_by(separator: str, items: Any) -> int:
     return _join(items, separator)
+
+
+def _split(text: str, sep: Any = None, *_rest: Any, **_others: Any) -> int:
+    """One part for each separator; white space, which may be any, at every second place."""
+    return ITEM * (text.count(sep) if isinstance(sep, str) and sep else len(text) // 2)
+
+
+def _spread(value: Any, *_rest: Any, **_others: Any) -> int:
+    """A text is taken apart into its characters, each of which is then an element of a list."""
+    return ITEM * len(value) if isinstance(value, str) else 0
 
 
 def _replace(s: Any, old: Any, new: Any, *_rest: Any, **_others: Any) -> int:
@@ -117,6 +127,7 @@ def _width(value: Any) -> int:
 
 
 _FILTERS: Mapping[str, Callable[..., int]] = {
+    **dict.fromkeys(("list", "sort", "unique"), _spread),
     "batch": _batch,
     "indent": _indent,
     "join": _join,
@@ -128,7 +139,9 @@ _FILTERS: Mapping[str, Callable[..., int]] = {
 _METHODS: Mapping[str, Callable[..., int]] = {
     **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _pad),
     **dict.fromkeys(("lstrip", "rstrip", "strip", "rfind", "rindex"), _seek),
-    **dict.fromkeys(("rpartition", "rsplit"), _seek),
+    "rpartition": _seek,
+    "rsplit": lambda *given, **named: _seek(*given, **named) + _split(*given, **named),
+    "split": _split,
     "expandtabs": _tabs,
     "join": _join_by,
     "replace": _replace,

@@ -27,6 +27,9 @@ from runtime.allowance import ITEM
         ("trim", "x" * 80, ("ab" * 8,), {}, 160),
         ("tojson", ["a"] * 9, (), {}, 0),
         ("upper", "abc", (), {}, 0),
+        ("list", "abc", (), {}, 3 * ITEM),
+        ("list", ["abc"], (), {}, 0),
+        ("join", "abc", ("-",), {}, 3 * ITEM + 3),
     ],
 )
 def test_filters(
@@ -43,9 +46,12 @@ def test_filters(
         ("expandtabs", "\ta\t", (), 16),
         ("expandtabs", "\ta\t", (5,), 10),
         ("join", "--", (["a", "b"],), 4),
+        ("join", "--", ("ab",), 4 + 2 * ITEM),
         ("replace", "aXbXc", ("X", "--"), 4),
         ("rfind", "x" * 80, ("b" * 16,), 160),
-        ("rsplit", "x" * 80, (), 0),
+        ("rsplit", "x" * 80, (), 40 * ITEM),
+        ("split", "a b c", (" ",), 2 * ITEM),
+        ("split", "a b c", (None, 1), 2 * ITEM),
         ("strip", "x" * 80, (), 0),
         ("upper", "abc", (), 0),
     ],
@@ -58,6 +64,7 @@ def test_methods_of_texts(name: str, text: str, given: Sequence[Any], units: int
 
 def test_a_keyword_is_as_good_as_a_place() -> None:
     assert growth.of_method("rsplit", "x" * 80, (), {"sep": "b" * 16}) == 160
+    assert growth.of_method("split", "a,b", (), {"sep": ",", "maxsplit": 1}) == ITEM
     assert growth.of_method("expandtabs", "\t", (), {"tabsize": 3}) == 3
 
 
