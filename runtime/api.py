@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from runtime import providers
 from runtime.answer import Answer, Blocks, StreamedAnswer
 from runtime.batch import Job, decode_many
-from runtime.checks import many, path, real, text, whole
+from runtime.checks import many, path, whole
 from runtime.engine import decode
 from runtime.errors import BundleError, UsageError
 from runtime.locate import default_cache_dir, locate_bundle
@@ -21,14 +20,10 @@ from runtime.manifest import Manifest
 from runtime.metrics import Metrics
 from runtime.models import Models
 from runtime.sampling import Sampling
+from runtime.settings import check_strategy, settle
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.stream import TextStream
 from runtime.strict_json import read_object
-
-PRECISIONS = ("int8", "fp32", "fp16", "int4")
-DRAFTS = ("model", "lookup", "none")
-STRATEGIES = ("mirror", "speculative", "autoregressive")
-MOST_DRAFT_TOKENS = 32
 
 Message = Mapping[str, str]
 
@@ -65,72 +60,39 @@ def open_session(
     """
     providers.check_device("target", device)
     providers.check_device("draft", draft_device)
-    explicit = draft is not None or draft_model is not None or draft_execution_provider is not None
-    draft = "model" if draft is None else draft
-    if draft_execution_provider is not None and draft != "model":
-        raise UsageError(
-            f"A draft was asked for on {draft_execution_provider}, but the draft is {draft!r}, "
-            "which needs no provider: leave one out."
-        )
-    provider = providers.find("target", text("execution_provider", execution_provider))
-    draft_provider = providers.find(
-        "draft", text("draft_execution_provider", draft_execution_provider or "CPU")
-    )
-    _one_of("precision", precision, PRECISIONS)
-    _one_of("draft", draft, DRAFTS)
-    strategy = strategy or ("autoregressive" if draft == "none" else "mirror")
-    _check_strategy(strategy, draft)
-    whole("num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS)
-    for name, count in (
-        ("context_length", context_length),
-        ("threads", threads),
-        ("draft_threads", draft_threads),
-    ):
-        if count is not None:
-            whole(name, count, least=1)
-    if not 0 < real("draft_time_limit_s", draft_time_limit_s) <= TIMEOUT_MAX:
-        raise UsageError(
-            f"draft_time_limit_s is {draft_time_limit_s}; it must be a number of seconds above 0 "
-            f"and at most {TIMEOUT_MAX:g}."
-        )
-    if draft_model is not None and draft != "model":
-        raise UsageError(f"A draft model was named, but the draft is {draft!r}: leave one out.")
-
-    cache = (
-        default_cache_dir(os.environ, sys.platform)
-        if not cache_dir
-        else path("cache_dir", cache_dir)
-    )
-
-    def locate(name: str | Path) -> Manifest:
-        report = progress or (lambda _line: None)
-        return Manifest.load(
-            locate_bundle(
-                name if isinstance(name, str) else path("model", name),
-                cache_dir=cache,
-                offline=offline,
-                progress=report,
-                verify=verify,
-            )
-        )
-
-    models = Models(
-        locate(model),
-        locate(draft_model) if draft_model is not None else None,
-        strategy=strategy,
+    settings = settle(
         precision=precision,
         draft=draft,
-        provider=provider,
-        draft_provider=draft_provider,
+        has_draft_model=draft_model is not None,
+        strategy=strategy,
+        num_draft_tokens=num_draft_tokens,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
+        execution_provider=execution_provider,
+        draft_execution_provider=draft_execution_provider,
         draft_time_limit_s=draft_time_limit_s,
-        probes=cache / "probes",
-        may_leave_draft=not explicit,
-        say=progress,
     )
-    return Session(models, strategy=strategy, num_draft_tokens=num_draft_tokens)
+    cache = (
+        path("cache_dir", cache_dir) if cache_dir else default_cache_dir(os.environ, sys.platform)
+    )
+    say = progress or (lambda _line: None)
+
+    def locate(name: str | Path) -> Manifest:
+        named = name if isinstance(name, str) else path("model", name)
+        return Manifest.load(
+            locate_bundle(named, cache_dir=cache, offline=offline, progress=say, verify=verify)
+        )
+
+    return Session(
+        Models(
+            locate(model),
+            None if draft_model is None else locate(draft_model),
+            settings,
+            probes=cache / "probes",
+            say=say,
+        )
+    )
 
 
 class Session:
@@ -140,13 +102,12 @@ class Session:
     new. One thread generates at a time; starting an answer ends the one before.
     """
 
-    def __init__(self, models: Models, *, strategy: str, num_draft_tokens: int) -> None:
-        """A session with `models`, which are prepared for `strategy`."""
+    def __init__(self, models: Models) -> None:
+        """A session with `models`, which are prepared for the strategy of their settings."""
         self._models = models
-        self._num_draft_tokens = num_draft_tokens
         self._answer: StreamedAnswer | None = None
         self._closed = False
-        self._strategy = self._make_strategy(strategy)
+        self._strategy = self._make_strategy(models.settings.strategy)
         self.default_sampling = _default_sampling(models.manifest.folder)
 
     @property
@@ -156,7 +117,7 @@ class Session:
 
     @strategy.setter
     def strategy(self, name: str) -> None:
-        _check_strategy(name, self._models.draft)
+        check_strategy(name, self._models.draft)
         self._end_answer()
         self._models.prepare(name)
         self._strategy = self._make_strategy(name)
@@ -168,12 +129,12 @@ class Session:
         return {
             "model": models.manifest.name,
             "bundle": str(models.manifest.folder),
-            "precision": models.precision,
+            "precision": models.settings.precision,
             "strategy": self.strategy,
             "draft": models.draft,
             "draft_model": models.draft_manifest.name if models.draft == "model" else None,
             "draft_left_out": models.draft_left_out,
-            "num_draft_tokens": self._num_draft_tokens,
+            "num_draft_tokens": self._models.settings.num_draft_tokens,
             "context_length": models.context,
             "threads": models.layout.threads,
             "draft_threads": models.layout.draft_threads,
@@ -271,16 +232,16 @@ class Session:
     @property
     def _providers(self) -> dict[str, str]:
         models = self._models
-        names = {"target": providers.PROVIDERS[models.provider].ep_name}
+        names = {"target": providers.PROVIDERS[models.settings.provider].ep_name}
         if models.draft == "model" and self.strategy != "autoregressive":
-            names["draft"] = providers.PROVIDERS[models.draft_provider].ep_name
+            names["draft"] = providers.PROVIDERS[models.settings.draft_provider].ep_name
         return names
 
     def _make_strategy(self, name: str) -> Strategy:
         if name == "autoregressive" or self._models.worker is None:
             return Autoregressive()
         kind = Mirror if name == "mirror" else Speculative
-        return kind(self._models.worker, num_draft_tokens=self._num_draft_tokens)
+        return kind(self._models.worker, num_draft_tokens=self._models.settings.num_draft_tokens)
 
     def _metrics(
         self, strategy: Strategy, sampling: Sampling, tokens: NDArray[np.int64]
@@ -316,20 +277,6 @@ class Session:
                 raise UsageError(
                     "Another thread still reads this session's answer: cancel it there first."
                 ) from error
-
-
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"The {what} {value!r} is not one of {', '.join(known)}.")
-
-
-def _check_strategy(name: str, draft: str) -> None:
-    _one_of("strategy", name, STRATEGIES)
-    if name != "autoregressive" and draft == "none":
-        raise UsageError(
-            f"The strategy {name!r} needs a draft, and the draft is 'none': choose the draft "
-            "'lookup' or 'model', or the strategy 'autoregressive'."
-        )
 
 
 def _default_sampling(folder: Path) -> Sampling:

@@ -1,12 +1,11 @@
 """What a session has loaded: target, draft and lanes, each when it is first needed."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtime import memory, providers
+from runtime import memory, providers, vocabulary
 from runtime.batch import LaneSession
 from runtime.drafter import Drafter, LookupDrafter, ModelDrafter
 from runtime.errors import BundleError, UsageError
@@ -16,6 +15,7 @@ from runtime.layout import Layout, lay_out
 from runtime.manifest import Graph, Manifest, RoleName
 from runtime.probe import exactness
 from runtime.session import GraphSession
+from runtime.settings import Settings
 from runtime.text import Text
 from runtime.worker import DraftWorker
 
@@ -24,41 +24,33 @@ class Models:
     """The models of one bundle, or of two where the draft comes from another.
 
     `target` is laid out for the strategy that `prepare` was last told; its cache stays the same
-    through all of them. `exactness` is what the probe says of it on this machine.
+    through all of them. `draft` is the setting's, or "none" where the model was left out, for the
+    reason `draft_left_out`. `exactness` is what the probe says of the target on this machine.
     """
 
     def __init__(
         self,
         manifest: Manifest,
         draft_manifest: Manifest | None,
+        settings: Settings,
         *,
-        strategy: str,
-        precision: str,
-        draft: str,
-        provider: str,
-        draft_provider: str,
-        context_length: int | None,
-        threads: int | None,
-        draft_threads: int | None,
-        draft_time_limit_s: float,
         probes: Path,
-        may_leave_draft: bool = False,
-        say: Callable[[str], None] | None = None,
+        say: Callable[[str], None],
     ) -> None:
-        """Load the target, and the draft where `strategy` needs one; see `open_session`.
+        """Load the target, and the draft where the strategy needs one.
 
-        A draft model that `may_leave_draft` is left out, which `say` is told, where the bundle has
+        A draft model that was not asked for is left out, which `say` is told, where the bundle has
         none or memory is short. Raises UsageError when what must be loaded cannot fit in memory.
         """
         self.manifest = manifest
         self.draft_manifest = draft_manifest or manifest
-        self.precision, self.draft = precision, draft
-        self.provider, self.draft_provider = provider, draft_provider
-        self._graph = choose_graph(manifest, "target", provider, precision)
-        self.context = _context(manifest, self._graph, context_length)
+        self.settings = settings
+        self.draft = settings.draft
+        self._graph = choose_graph(manifest, "target", settings.provider, settings.precision)
+        self.context = _context(manifest, self._graph, settings.context_length)
         self.draft_left_out: str | None = None
-        self._may_leave_draft, self._say = may_leave_draft, say or (lambda _line: None)
-        strategy = self._settled(strategy, self._check_target())
+        self._say = say
+        strategy = self._settled(settings.strategy, self._check_target())
         self.text = Text.load(manifest.folder)
         if self.text.vocabulary > manifest.target.geometry.vocabulary:
             raise BundleError(
@@ -66,10 +58,8 @@ class Models:
                 f"target {manifest.target.geometry.vocabulary}; build the bundle again."
             )
         if draft_manifest is not None:
-            _check_vocabularies(self.text, Text.load(draft_manifest.folder))
+            vocabulary.check_same(self.text, Text.load(draft_manifest.folder))
         self.worker: DraftWorker | None = None
-        self._threads, self._draft_threads = threads, draft_threads
-        self._draft_time_limit_s = draft_time_limit_s
         self._lanes: LaneSession | None = None
         self.layout = self._lay_out(strategy)
         self.target = self._load_target()
@@ -77,7 +67,7 @@ class Models:
             self.target,
             bundle=manifest.folder,
             graph=manifest.folder / self._graph.file,
-            provider=provider,
+            provider=settings.provider,
             threads=self.layout.threads,
             folder=probes,
         )
@@ -97,7 +87,7 @@ class Models:
                 self._drafter(),
                 context=self.context,
                 vocabulary=self.target.vocabulary,
-                time_limit_s=self._draft_time_limit_s,
+                time_limit_s=self.settings.draft_time_limit_s,
             )
 
     def drop_worker(self) -> None:
@@ -115,8 +105,8 @@ class Models:
         widths = sorted(int(lanes) for lanes in graph.lanes)
         if not isinstance(self.target, FusedSession):
             raise UsageError(
-                f"On {self.provider} one text is written at a time: generate_many needs the "
-                "target on CPU."
+                f"On {self.settings.provider} one text is written at a time: generate_many needs "
+                "the target on CPU."
             )
         if not widths:
             raise BundleError(
@@ -153,14 +143,14 @@ class Models:
             self._graph,
             self.manifest.target.geometry,
             context=context,
-            provider=self.provider,
+            provider=self.settings.provider,
         )
 
     def _too_large(self, reason: str) -> UsageError:
-        smaller = "" if self.precision in ("int8", "int4") else " the precision int8,"
+        smaller = "" if self.settings.precision in ("int8", "int4") else " the precision int8,"
         return UsageError(
-            f"{self.manifest.name} in {self.precision} does not fit: {reason}. Take a smaller "
-            f"context length than {self.context},{smaller} or a smaller model."
+            f"{self.manifest.name} in {self.settings.precision} does not fit: {reason}. Take a "
+            f"smaller context length than {self.context},{smaller} or a smaller model."
         )
 
     def _settled(self, strategy: str, reserved: int) -> str:
@@ -171,20 +161,20 @@ class Models:
         if self.draft != "model" or strategy == "autoregressive":
             return strategy if self.draft != "none" else "autoregressive"
         own = self.draft_manifest
-        if self._may_leave_draft and own.draft is None:
+        if not self.settings.needs_draft and own.draft is None:
             return self._without_draft(f"The bundle {own.folder} has no draft model")
         role: RoleName = "draft" if own.draft else "target"
         needed = reserved + memory.session_bytes(
             own,
-            choose_graph(own, role, self.draft_provider),
+            choose_graph(own, role, self.settings.draft_provider),
             own.role(role).geometry,
             context=self.context,
-            provider=self.draft_provider,
+            provider=self.settings.draft_provider,
         )
         short = memory.shortage(needed, memory.available_bytes())
         if short is None:
             return strategy
-        if self._may_leave_draft:
+        if not self.settings.needs_draft:
             return self._without_draft(f"There is no room for the draft model ({short})")
         raise UsageError(
             f"There is no room for the draft model beside the target: {short}. Take a smaller "
@@ -199,8 +189,8 @@ class Models:
     def _lay_out(self, strategy: str) -> Layout:
         return lay_out(
             providers.usable_cores(),
-            threads=self._threads,
-            draft_threads=self._draft_threads,
+            threads=self.settings.threads,
+            draft_threads=self.settings.draft_threads,
             draft_runs=strategy != "autoregressive" and self.draft == "model",
         )
 
@@ -210,7 +200,7 @@ class Models:
                 self.manifest.folder,
                 self._graph,
                 self.manifest.target.geometry,
-                provider=self.provider,
+                provider=self.settings.provider,
                 threads=self.layout.threads,
                 cores=self.layout.cores,
                 context=self.context,
@@ -227,20 +217,20 @@ class Models:
         """
         if self.draft == "lookup":
             return LookupDrafter
-        manifest, vocabulary = self.draft_manifest, self.text.vocabulary
+        manifest, tokens = self.draft_manifest, self.text.vocabulary
         role: RoleName = "draft" if manifest.draft else "target"
         load = partial(
             open_graph,
             manifest.folder,
-            choose_graph(manifest, role, self.draft_provider),
+            choose_graph(manifest, role, self.settings.draft_provider),
             manifest.role(role).geometry,
-            provider=self.draft_provider,
+            provider=self.settings.draft_provider,
             threads=self.layout.draft_threads,
             cores=self.layout.draft_cores,
             context=self.context,
             share_cpu=True,
         )
-        return lambda: ModelDrafter(load(), vocabulary=vocabulary)
+        return lambda: ModelDrafter(load(), vocabulary=tokens)
 
 
 def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:
@@ -252,27 +242,3 @@ def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:
             f"{' in its portable graph' if graph.context else ''}."
         )
     return asked or most
-
-
-def _check_vocabularies(target: Text, draft: Text) -> None:
-    """Refuse a draft that means other text by the same token ids; padding at the end may differ."""
-    theirs, ours = (_without_padding(text.vocabulary_tokens()) for text in (draft, target))
-    for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-        if one != other:
-            raise UsageError(
-                f"The draft has another vocabulary: {len(theirs)} tokens where the target has "
-                f"{len(ours)}, and token {place} is {other!r} where the target has {one!r}."
-            )
-    if len(ours) != len(theirs):
-        raise UsageError(
-            f"The draft has another vocabulary: {len(theirs)} tokens where the target has "
-            f"{len(ours)}; the first that only one has is token {min(len(ours), len(theirs))}."
-        )
-
-
-def _without_padding(tokens: list[str]) -> list[str]:
-    """The tokens up to the last that stands for anything: converters fill up with [PAD123]."""
-    end = len(tokens)
-    while end and (not tokens[end - 1] or re.fullmatch(r"\[PAD\d+\]", tokens[end - 1])):
-        end -= 1
-    return tokens[:end]

@@ -1,0 +1,109 @@
+"""What a session was asked to run with, checked before anything is loaded."""
+
+from dataclasses import dataclass
+from threading import TIMEOUT_MAX
+
+from runtime import providers
+from runtime.checks import real, text, whole
+from runtime.errors import UsageError
+
+PRECISIONS = ("int8", "fp32", "fp16", "int4")
+DRAFTS = ("model", "lookup", "none")
+STRATEGIES = ("mirror", "speculative", "autoregressive")
+MOST_DRAFT_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values that go together; see `runtime.open_session` for their meaning.
+
+    `needs_draft`: a draft model was asked for, and is not merely what is usual. `provider` and
+    `draft_provider` are keys of `runtime.providers.PROVIDERS`.
+    """
+
+    precision: str
+    draft: str
+    needs_draft: bool
+    strategy: str
+    num_draft_tokens: int
+    context_length: int | None
+    threads: int | None
+    draft_threads: int | None
+    provider: str
+    draft_provider: str
+    draft_time_limit_s: float
+
+
+def settle(
+    *,
+    precision: str,
+    draft: str | None,
+    has_draft_model: bool,
+    strategy: str | None,
+    num_draft_tokens: int,
+    context_length: int | None,
+    threads: int | None,
+    draft_threads: int | None,
+    execution_provider: str,
+    draft_execution_provider: str | None,
+    draft_time_limit_s: float,
+) -> Settings:
+    """Fill in what is None and refuse what does not go together.
+
+    Raises UsageError, and ProviderError for a provider that cannot be used here.
+    """
+    kind = "model" if draft is None else draft
+    _one_of("precision", precision, PRECISIONS)
+    _one_of("draft", kind, DRAFTS)
+    if draft_execution_provider is not None and kind != "model":
+        raise UsageError(
+            f"A draft was asked for on {draft_execution_provider}, but the draft is {kind!r}, "
+            "which needs no provider: leave one out."
+        )
+    if has_draft_model and kind != "model":
+        raise UsageError(f"A draft model was named, but the draft is {kind!r}: leave one out.")
+    strategy = strategy or ("autoregressive" if kind == "none" else "mirror")
+    check_strategy(strategy, kind)
+    for name, count in (
+        ("context_length", context_length),
+        ("threads", threads),
+        ("draft_threads", draft_threads),
+    ):
+        if count is not None:
+            whole(name, count, least=1)
+    if not 0 < real("draft_time_limit_s", draft_time_limit_s) <= TIMEOUT_MAX:
+        raise UsageError(
+            f"draft_time_limit_s is {draft_time_limit_s}; it must be a number of seconds above 0 "
+            f"and at most {TIMEOUT_MAX:g}."
+        )
+    drafter = text("draft_execution_provider", draft_execution_provider or "CPU")
+    return Settings(
+        precision=precision,
+        draft=kind,
+        needs_draft=draft is not None or has_draft_model or draft_execution_provider is not None,
+        strategy=strategy,
+        num_draft_tokens=whole(
+            "num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS
+        ),
+        context_length=context_length,
+        threads=threads,
+        draft_threads=draft_threads,
+        provider=providers.find("target", text("execution_provider", execution_provider)),
+        draft_provider=providers.find("draft", drafter),
+        draft_time_limit_s=draft_time_limit_s,
+    )
+
+
+def check_strategy(name: str, draft: str) -> None:
+    """Refuse a strategy that is not known or needs a draft where there is none; UsageError."""
+    _one_of("strategy", name, STRATEGIES)
+    if name != "autoregressive" and draft == "none":
+        raise UsageError(
+            f"The strategy {name!r} needs a draft, and the draft is 'none': choose the draft "
+            "'lookup' or 'model', or the strategy 'autoregressive'."
+        )
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"The {what} {value!r} is not one of {', '.join(known)}.")

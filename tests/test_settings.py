@@ -1,0 +1,105 @@
+"""Settings are filled in alike for everyone, and what does not go together is refused."""
+
+import math
+from typing import Any
+
+import pytest
+
+from runtime.errors import ProviderError, UsageError
+from runtime.settings import DRAFTS, STRATEGIES, Settings, check_strategy, settle
+
+ASKED: dict[str, Any] = {
+    "precision": "int8",
+    "draft": None,
+    "has_draft_model": False,
+    "strategy": None,
+    "num_draft_tokens": 4,
+    "context_length": None,
+    "threads": None,
+    "draft_threads": None,
+    "execution_provider": "CPU",
+    "draft_execution_provider": None,
+    "draft_time_limit_s": 5.0,
+}
+
+
+def test_what_is_left_open_is_filled_in() -> None:
+    assert settle(**ASKED) == Settings(
+        precision="int8",
+        draft="model",
+        needs_draft=False,
+        strategy="mirror",
+        num_draft_tokens=4,
+        context_length=None,
+        threads=None,
+        draft_threads=None,
+        provider="CPU",
+        draft_provider="CPU",
+        draft_time_limit_s=5.0,
+    )
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_draft_decides_which_strategies_there_are(draft: str, strategy: str) -> None:
+    usual = settle(**ASKED | {"draft": draft}).strategy
+    assert usual == ("autoregressive" if draft == "none" else "mirror")
+    if draft == "none" and strategy != "autoregressive":
+        with pytest.raises(UsageError, match=f"strategy '{strategy}' needs a draft"):
+            settle(**ASKED | {"draft": draft, "strategy": strategy})
+        with pytest.raises(UsageError, match="needs a draft"):
+            check_strategy(strategy, draft)
+    else:
+        assert settle(**ASKED | {"draft": draft, "strategy": strategy}).strategy == strategy
+
+
+@pytest.mark.parametrize(
+    ("asked", "needed"),
+    [
+        ({}, False),
+        ({"draft": "model"}, True),
+        ({"has_draft_model": True}, True),
+        ({"draft_execution_provider": "CPU"}, True),
+        ({"strategy": "mirror"}, False),
+    ],
+)
+def test_a_draft_model_is_needed_where_it_was_asked_for(
+    asked: dict[str, Any],
+    needed: bool,  # noqa: FBT001
+) -> None:
+    assert settle(**ASKED | asked).needs_draft == needed
+
+
+@pytest.mark.parametrize("name", ["CPU", "cpu", "CPUExecutionProvider"])
+def test_a_provider_may_be_spelled_in_onnxruntimes_way(name: str) -> None:
+    assert settle(**ASKED | {"execution_provider": name}).provider == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        ({"precision": "int2"}, UsageError, "precision 'int2' is not one of int8, fp32"),
+        ({"draft": "ngram"}, UsageError, "draft 'ngram' is not one of model, lookup, none"),
+        ({"strategy": "fast"}, UsageError, "strategy 'fast' is not one of mirror"),
+        ({"draft": "lookup", "has_draft_model": True}, UsageError, "draft model was named"),
+        (
+            {"draft": "lookup", "draft_execution_provider": "CPU"},
+            UsageError,
+            "needs no provider",
+        ),
+        ({"num_draft_tokens": 0}, UsageError, "num_draft_tokens must be a whole number, 1 to 32"),
+        ({"num_draft_tokens": 33}, UsageError, "num_draft_tokens"),
+        ({"threads": 0}, UsageError, "threads must be a whole number"),
+        ({"draft_threads": True}, UsageError, "draft_threads must be a whole number"),
+        ({"context_length": 2.5}, UsageError, "context_length must be a whole number"),
+        ({"draft_time_limit_s": math.nan}, UsageError, "draft_time_limit_s"),
+        ({"execution_provider": "GPU9"}, ProviderError, "target was asked for on .* 'GPU9'"),
+        ({"draft_execution_provider": "QNN"}, ProviderError, "draft was asked for on .* 'QNN'"),
+        ({"execution_provider": 7}, UsageError, "execution_provider must be a text"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    asked: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        settle(**ASKED | asked)
