@@ -35,7 +35,7 @@ def bench(
         stdout=stdout,
         stderr=stderr,
         leave=lambda _: None,
-        **stands,  # type: ignore[arg-type]
+        **stands,
     )
     return code, stdout.getvalue(), stderr.getvalue()
 
