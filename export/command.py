@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough; Python's own flush must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        return _fail(f"{error.filename or options.out}: {error.strerror or error}.", 1)
+        silent = "Standard output" if options.kind == "inspect" else options.out
+        return _fail(f"{error.filename or silent}: {error.strerror or error}.", 1)
     except ModuleNotFoundError as error:
         return _fail(
             f"Building a bundle needs the package {error.name}: "

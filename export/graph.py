@@ -13,8 +13,7 @@ from export.model import Model
 from export.portable import build_portable
 from export.writer import GraphWriter, WeightFile, close_model
 from runtime.errors import BuildError
-from runtime.manifest import Flavour, Precision
-from runtime.probe import INTEGER_PROBE_FILE
+from runtime.manifest import INTEGER_PROBE_FILE, Flavour, Precision
 
 WEIGHTS_FILE = "weights.data"
 LANES = (8, 32)  # how many sequences are decoded together, where speed per sequence is not all

@@ -108,7 +108,7 @@ class Session:
         self._answer: StreamedAnswer | None = None
         self._closed = False
         self._strategy = self._make_strategy(models.settings.strategy)
-        self.default_sampling = _default_sampling(models.manifest.folder)
+        self.default_sampling = _default_sampling(models.manifest)
 
     @property
     def strategy(self) -> str:
@@ -279,11 +279,11 @@ class Session:
                 ) from error
 
 
-def _default_sampling(folder: Path) -> Sampling:
+def _default_sampling(manifest: Manifest) -> Sampling:
     """The bundle's own generation settings; temperature 0 where it has none."""
-    path = folder / "generation_config.json"
-    if not path.exists():
+    if "generation_config.json" not in manifest.files:
         return Sampling()
+    path = manifest.folder / "generation_config.json"
     settings = read_object(path)
     try:
         known = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")

@@ -25,10 +25,13 @@ def choose_graph(
         for each in precisions:
             if each in takes.precisions and f"{flavour}-{each}" in graphs:
                 return graphs[f"{flavour}-{each}"]
-    wanted = " or ".join(f"{flavour}-{each}" for flavour in takes.flavours for each in precisions)
+    known = ", ".join(
+        f"{flavour}-{each}" for flavour in takes.flavours for each in takes.precisions
+    )
+    asked = "" if precision is None else f" in {precision}"
     raise BundleError(
-        f"The bundle {manifest.folder} has no {role} graph for {provider}, which takes {wanted}; "
-        f"it has {', '.join(sorted(graphs)) or 'none'}. Build one: python -m export --help"
+        f"The bundle {manifest.folder} has no {role} graph{asked} for {provider}, which takes "
+        f"{known}; it has {', '.join(sorted(graphs)) or 'none'}. Build one: python -m export --help"
     )
 
 

@@ -202,10 +202,15 @@ def _set_aside(folder: Path) -> None:
 
 def _unusable(folder: Path, check: Check) -> str | None:
     """Why the cached bundle cannot be used, as a sentence; None when it can."""
-    if not folder.exists():
-        return f"There is no bundle in {folder} yet."
     try:
+        if not folder.exists():
+            return f"There is no bundle in {folder} yet."
         check(folder)
+    except OSError as error:  # a folder that may not be entered, or with too long a name
+        raise BundleError(
+            f"The cache folder {folder.parent} cannot be used ({error.strerror or error}); "
+            "name another with --cache-dir."
+        ) from error
     except BundleError as error:
         return f"The cached bundle in {folder} cannot be used: {error}"
     return None

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from runtime.bundle_files import check_file, check_names, check_sha256
@@ -14,6 +14,7 @@ from runtime.strict_json import read_dataclass, read_object
 
 FORMAT_VERSION = 2
 FILE_NAME = "manifest.json"
+INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
 
 RoleName = Literal["target", "draft"]
 Flavour = Literal["fused", "portable"]
@@ -123,6 +124,11 @@ class Graph:
     lanes: dict[str, str] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
     context: int | None = None
+
+    @property
+    def every_file(self) -> tuple[str, ...]:
+        """All files of graphs that it names; the weights lie beside them."""
+        return (self.file, *self.lanes.values(), *self.rows.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +240,31 @@ class Manifest:
         self._check_role("target", self.target)
         if self.draft is not None:
             self._check_role("draft", self.draft)
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        """What is read beside the graphs must be listed too: nobody would see it change."""
+        roles = [role for role in (self.target, self.draft) if role is not None]
+        graphs = [graph for role in roles for graph in role.graphs.values()]
+        folders = {PurePosixPath(file).parent for graph in graphs for file in graph.every_file}
+        needed = {"tokenizer.json", "tokenizer_config.json"} if graphs else set()
+        needed |= {
+            str(PurePosixPath(graph.file).with_name(INTEGER_PROBE_FILE))
+            for graph in graphs
+            if graph.precision == "int8"
+        }
+        if missing := sorted(needed - self.files.keys()):
+            raise BundleError(
+                f"{self.folder / FILE_NAME} does not list {missing[0]}; build the bundle again."
+            )
+        for path in (path for folder in folders for path in (self.folder / folder).rglob("*")):
+            name = path.relative_to(self.folder).as_posix()
+            plain = path.is_dir() and not path.is_symlink()
+            if not plain and name not in self.files and name != FILE_NAME:
+                raise BundleError(
+                    f"{path} is not among the files of the bundle's manifest: remove it, or build "
+                    "the bundle again."
+                )
 
     def _check_role(self, name: RoleName, role: Role) -> None:
         where = f"{self.folder / FILE_NAME}: {name}"
@@ -256,7 +287,7 @@ class Manifest:
     def _check_graph(self, where: str, key: str, graph: Graph) -> None:
         if key != f"{graph.flavour}-{graph.precision}":
             raise BundleError(f"{where} is {graph.flavour}-{graph.precision}.")
-        for file in (graph.file, *graph.lanes.values(), *graph.rows.values()):
+        for file in graph.every_file:
             if file not in self.files:
                 raise BundleError(
                     f"{where} names {file!r:.80}, which is not among the bundle's files."

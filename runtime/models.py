@@ -105,8 +105,8 @@ class Models:
         widths = sorted(int(lanes) for lanes in graph.lanes)
         if not isinstance(self.target, FusedSession):
             raise UsageError(
-                f"On {self.settings.provider} one text is written at a time: generate_many needs "
-                "the target on CPU."
+                "The target runs in a portable graph, which writes one text at a time: "
+                "generate_many needs a fused graph, on CPU."
             )
         if not widths:
             raise BundleError(

@@ -85,6 +85,9 @@ class PortableSession(GraphSession[Arena]):
         part of the text. Raises ContextError when the slots do not suffice or a path would leave
         the context.
         """
+        self._branch = _NO_BRANCH
+        if not tokens:
+            return np.empty((0, self.vocabulary), np.float32)
         seen = ancestry(parents)
         deepest = int(seen.sum(axis=1).max(initial=0))
         if self.length + deepest > self.context or self.length + len(tokens) > self._slots:
@@ -119,6 +122,7 @@ class PortableSession(GraphSession[Arena]):
         slots = self.cache.free(len(tokens)).copy()
         logits: list[NDArray[np.float32]] = []
         start = 0
+        self._branch = _NO_BRANCH  # its slots are written again, whatever comes of it
         while start < len(tokens):
             call, end = self._next_call(start, len(tokens), num_logits)
             rows = slice(start, end)
@@ -206,6 +210,7 @@ class _Call:
     ) -> None:
         """Fill the inputs for n ≤ rows rows, which see [n, slots] and [n, n]."""
         count = len(tokens)
+        self._tokens[:] = 0
         self._tokens[:count] = tokens
         self._positions[:count] = positions
         self._mask[...] = HIDDEN

@@ -20,11 +20,10 @@ import onnxruntime as ort
 
 from runtime import providers
 from runtime.errors import ProviderError
-from runtime.manifest import FILE_NAME
+from runtime.manifest import FILE_NAME, INTEGER_PROBE_FILE
 from runtime.records import read_record, write_record
 from runtime.session import GraphSession
 
-INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
 WIDTHS = (1, 2, 3, 8, 16)
 _ROWS = 16  # rows compared, after as many that only fill the cache
 

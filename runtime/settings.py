@@ -62,7 +62,8 @@ def settle(
         )
     if has_draft_model and kind != "model":
         raise UsageError(f"A draft model was named, but the draft is {kind!r}: leave one out.")
-    strategy = strategy or ("autoregressive" if kind == "none" else "mirror")
+    if strategy is None:
+        strategy = "autoregressive" if kind == "none" else "mirror"
     check_strategy(strategy, kind)
     for name, count in (
         ("context_length", context_length),
@@ -76,7 +77,10 @@ def settle(
             f"draft_time_limit_s is {draft_time_limit_s}; it must be a number of seconds above 0 "
             f"and at most {TIMEOUT_MAX:g}."
         )
-    drafter = text("draft_execution_provider", draft_execution_provider or "CPU")
+    drafter = text(
+        "draft_execution_provider",
+        "CPU" if draft_execution_provider is None else draft_execution_provider,
+    )
     return Settings(
         precision=precision,
         draft=kind,

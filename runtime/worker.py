@@ -23,7 +23,7 @@ from runtime.sampling import Sampling
 from runtime.verify import Outcome, Proposal
 
 WIDEST_MESSAGE = 64  # tokens
-STOP_S = 1.0  # how long `close` waits for passes that are under way
+STOP_S = 1.5  # how long `close` waits for passes that are under way
 LOAD_S = 60.0  # how long a fresh draft may take to load; nobody waits for it
 LONG_TEXT = 64  # tokens; the reading of a longer text is not waited for
 PROOF = 16  # answers after which a draft counts as sound

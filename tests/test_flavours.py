@@ -79,7 +79,7 @@ def test_a_precision_that_is_asked_for_is_given_or_refused(manifest: Manifest) -
         ):
             assert choose_graph(bundle, "target", provider, precision).precision == precision
         else:
-            with pytest.raises(BundleError, match=f"no target graph for {provider}"):
+            with pytest.raises(BundleError, match=f"no target graph in {precision} for {provider}"):
                 choose_graph(bundle, "target", provider, precision)
 
 
@@ -90,16 +90,16 @@ def test_a_precision_that_is_asked_for_is_given_or_refused(manifest: Manifest) -
             ("fused-int8", "fused-fp32"),
             "OpenVINO",
             "int8",
-            "has no target graph for OpenVINO, which takes portable-int8; "
-            "it has fused-fp32, fused-int8. Build one: python -m export --help",
+            "has no target graph in int8 for OpenVINO, which takes portable-fp32, portable-fp16, "
+            "portable-int8; it has fused-fp32, fused-int8. Build one: python -m export --help",
         ),
         (
             ("fused-int4",),
             "OpenVINO",
             None,
-            "which takes portable-fp32 or portable-fp16 or portable-int8; it has fused-int4.",
+            "which takes portable-fp32, portable-fp16, portable-int8; it has fused-int4.",
         ),
-        ((), "CPU", "fp16", "which takes fused-fp16 or portable-fp16; it has none."),
+        ((), "CPU", "fp16", "has no target graph in fp16 for CPU, which takes fused-int4, "),
     ],
 )
 def test_a_bundle_without_a_graph_says_what_there_is(

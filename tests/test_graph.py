@@ -24,8 +24,7 @@ from export.rotary import rotary_tables
 from export.writer import ALIGNMENT
 from runtime import providers
 from runtime.errors import BuildError
-from runtime.manifest import Flavour, Precision
-from runtime.probe import INTEGER_PROBE_FILE
+from runtime.manifest import INTEGER_PROBE_FILE, Flavour, Precision
 from tests import tiny
 from tests.graphs import tiny_model
 

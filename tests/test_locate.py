@@ -282,6 +282,12 @@ def test_a_cache_that_cannot_be_written_says_so_and_promises_nothing(tmp_path: P
         assert said == []
 
 
+def test_a_cache_with_too_long_a_name_is_a_sentence(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "model.gguf")
+    with pytest.raises(BundleError, match=r"cannot be used .*--cache-dir"):
+        locate(model, tmp_path / ("a" * 300), Builder())
+
+
 def test_two_processes_at_once_both_get_the_bundle(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from runtime.manifest import (
     Source,
 )
 
-GRAPH = "target/fused-int8/model.onnx"
+GRAPH = "target/int8/fused.onnx"
+PROBE = "target/int8/integer-probe.onnx"
+FILES = (GRAPH, PROBE, "target/int8/weights.data", "tokenizer.json", "tokenizer_config.json")
 GEOMETRY = Geometry(
     layers=2,
     hidden=8,
@@ -38,17 +41,18 @@ GEOMETRY = Geometry(
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A folder with one graph file of five bytes and its manifest."""
+    """A folder with files of five bytes each, one of them a graph, and their manifest."""
     path = tmp_path / GRAPH
     path.parent.mkdir(parents=True)
-    path.write_bytes(b"graph")
+    for name in FILES:
+        (tmp_path / name).write_bytes(b"graph")
     graph = Graph(
         file=GRAPH, flavour="fused", precision="int8", parity=Parity(0.25, 0.97, 100, 0.0)
     )
     manifest = Manifest(
         name="tiny",
         source=Source(kind="gguf", file="tiny.gguf", sha256="0" * 64, licence="Apache-2.0"),
-        files={GRAPH: FileEntry(sha256=file_sha256(path), bytes=5)},
+        files={name: FileEntry(sha256=file_sha256(path), bytes=5) for name in FILES},
         target=Role(geometry=GEOMETRY, graphs={"fused-int8": graph}, end_tokens=[2]),
     )
     manifest.save(tmp_path)
@@ -159,6 +163,26 @@ def test_load_refuses(
 ) -> None:
     edit(bundle, change)
     with pytest.raises(BundleError, match=message):
+        Manifest.load(bundle)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != GRAPH])
+def test_what_is_read_must_be_listed(bundle: Path, name: str) -> None:
+    edit(bundle, lambda d: d["files"].pop(name))
+    with pytest.raises(BundleError, match=f"does not list {name}|{name} is not among the files"):
+        Manifest.load(bundle)
+
+
+def test_nothing_else_lies_beside_a_graph(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "notes.txt").write_text("kept for later", encoding="utf-8")
+    (bundle / "target" / "int8" / "empty").mkdir()
+    Manifest.load(bundle)
+    (bundle / "target" / "int8" / "empty" / "other.data").write_bytes(b"graph")
+    with pytest.raises(BundleError, match=r"other\.data is not among the files .* remove it"):
+        Manifest.load(bundle)
+    shutil.rmtree(bundle / "target" / "int8" / "empty")
+    (bundle / "target" / "int8" / "elsewhere").symlink_to(tmp_path.parent)
+    with pytest.raises(BundleError, match="elsewhere is not among the files"):
         Manifest.load(bundle)
 
 

@@ -359,13 +359,23 @@ def test_a_branch_is_kept_once_and_only_the_last(tiny_bundle: Path) -> None:
         session.keep([0])
 
 
+def test_a_branch_that_fails_leaves_nothing_to_keep(tiny_bundle: Path) -> None:
+    session, text = opened(tiny_bundle), TEXT[:8]
+    session.extend(text)
+    session.branch([1, 2, 3], [ROOT, 0, 1])
+    with pytest.raises(BundleError):
+        session.branch([1, 2, 3, 4, 5, 1 << 30], [ROOT] * 6)
+    with pytest.raises(ValueError, match="no path of the last branch"):
+        session.keep([0, 1])
+    assert session.branch([], []).shape == (0, session.vocabulary)
+    close(session.extend(TEXT[:9])[0], plain(tiny_bundle).extend(TEXT[:9])[0])
+
+
 def test_stop_ends_every_later_call(tiny_bundle: Path) -> None:
     session = opened(tiny_bundle)
-    session.extend(TEXT[:8])
     session.stop()
     with pytest.raises(BundleError, match="terminate"):
         session.extend(TEXT[:9])
-    assert session.length == 8
 
 
 def test_a_tree_past_the_context_is_refused(tiny_bundle: Path) -> None:

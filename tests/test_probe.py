@@ -20,9 +20,8 @@ from runtime.cache import Cache
 from runtime.errors import ProviderError
 from runtime.flavours import open_graph
 from runtime.fused import FusedSession
-from runtime.manifest import FILE_NAME, Manifest, Precision
+from runtime.manifest import FILE_NAME, INTEGER_PROBE_FILE, Manifest, Precision
 from runtime.probe import (
-    INTEGER_PROBE_FILE,
     WIDTHS,
     Exactness,
     check_integer_products,
