@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(
             f"Building a bundle needs the package {error.name}: "
-            "python -m pip install 'mirror-sd[build,cpu]'",
+            f"python -m pip install {error.name}",
             1,
         )
     except KeyboardInterrupt:

@@ -44,7 +44,7 @@ def runtime_open_session() -> Callable[..., Any]:
         if not isinstance(error, ModuleNotFoundError) or error.name != "onnxruntime":
             raise
         raise MirrorError(
-            "onnxruntime is not installed: python -m pip install 'mirror-sd[cpu]'"
+            "onnxruntime is not installed: python -m pip install onnxruntime"
         ) from error
     return open_session
 

@@ -152,7 +152,7 @@ def run_export(arguments: Sequence[str]) -> int:
     if missing:
         raise BuildError(
             f"Building a bundle needs {' and '.join(missing)}: "
-            "python -m pip install 'mirror-sd[build]'"
+            f"python -m pip install {' '.join(missing)}"
         )
     root = str(Path(__file__).resolve().parent.parent)
     # -P keeps an export.py in the user's folder out; the root goes last, behind the standard

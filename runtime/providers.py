@@ -25,15 +25,14 @@ class Provider:
     """One execution provider: its name in onnxruntime, the graphs it takes, how it is told.
 
     flavours, precisions: best first. package: the Python package that brings its library, and
-    `extra` the name under which ours installs it. options: what onnxruntime is told, from the
-    number of threads.
+    `distribution` what pip calls it. options: what onnxruntime is told, from the number of threads.
     """
 
     ep_name: str
     flavours: tuple[Flavour, ...]
     precisions: tuple[Precision, ...]
     package: str | None = None
-    extra: str | None = None
+    distribution: str | None = None
     options: Callable[[int], dict[str, str]] = field(default=lambda _threads: {})
 
 
@@ -60,7 +59,7 @@ PROVIDERS: Mapping[str, Provider] = {
         ("portable",),
         ("fp32", "fp16", "int8"),
         package="onnxruntime_ep_openvino",
-        extra="openvino",
+        distribution="onnxruntime-ep-openvino",
         options=_openvino_options,
     ),
 }
@@ -200,7 +199,7 @@ def _devices(name: str, chosen: Provider) -> list[ort.OrtEpDevice]:
         ort.register_execution_provider_library(chosen.ep_name, package.get_library_path())
     except ImportError as error:
         raise ProviderError(
-            f"{name} is not installed: python -m pip install 'mirror-sd[{chosen.extra}]'"
+            f"{name} is not installed: python -m pip install {chosen.distribution}"
         ) from error
     except Exception as error:  # onnxruntime's own classes, for a library that does not fit it
         raise ProviderError(f"{name} cannot be loaded: {error}.") from error

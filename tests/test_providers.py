@@ -237,7 +237,7 @@ def test_a_missing_package_names_the_extra_that_brings_it(
 
     monkeypatch.setattr(ort, "get_ep_devices", list)
     monkeypatch.setattr(importlib, "import_module", absent)
-    message = "OpenVINO is not installed: python -m pip install 'mirror-sd[openvino]'"
+    message = "OpenVINO is not installed: python -m pip install onnxruntime-ep-openvino"
     for refused in (
         lambda: find("draft", "OpenVINO"),
         lambda: load(Path("portable.onnx"), threads=1, name="OpenVINO"),
