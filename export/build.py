@@ -22,6 +22,7 @@ import runtime
 from export import gguf_file, reference, tokenizer
 from export.gguf_file import GgufFile
 from export.graph import LANES, PORTABLE_ROWS, build_graphs, graph_file, portable_context
+from export.heartbeat import heartbeat
 from export.parity import OPENINGS, compare, write_texts
 from export.plan import Plan, printable, split_key
 from export.workshop import Part, Workshop
@@ -264,10 +265,14 @@ def _program() -> str:
 
 @contextlib.contextmanager
 def _step(what: str, progress: Progress) -> Iterator[Say]:
-    """Report a step once it is done: what it did, what the block said of it, how long it took."""
+    """Report a step once it is done: what it did, what the block said of it, how long it took.
+
+    One that takes long is told meanwhile too.
+    """
     start = time.perf_counter()
     said: list[str] = []
-    yield said.append
+    with heartbeat(what, progress):
+        yield said.append
     progress(f"{what}: {', '.join(said)} ({time.perf_counter() - start:.1f} s)")
 
 

@@ -14,24 +14,30 @@ else:
     import fcntl
 
 POLL_S = 0.2
+REMIND_S = 10.0
 NOT_SUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
 
 @contextlib.contextmanager
-def locked(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
+def locked(path: Path, waiting: Callable[[float], None]) -> Iterator[bool]:
     """Hold the lock of the file `path`, made where it is missing and gone afterwards.
 
-    Where another process holds it, `waiting` is called once, then its end is awaited. Yields
-    whether the lock keeps others out: not so on a disk that knows no locks. Raises OSError when
-    the file cannot be made.
+    Where another process holds it, its end is awaited: `waiting` is called with 0, then every ten
+    seconds or so with the seconds waited. Yields whether the lock keeps others out: not so on a
+    disk that knows no locks. Raises OSError when the file cannot be made.
     """
     handle = _take(path)
+    start = told = time.monotonic()
     if handle is None:
-        waiting()
+        waiting(0.0)
     while handle is None:
         time.sleep(POLL_S)
         handle = _take(path)
+        now = time.monotonic()
+        if handle is None and now - told >= REMIND_S:
+            told = now
+            waiting(now - start)
     try:
         yield _lock(handle) is True  # asking again changes nothing for the holder
     finally:

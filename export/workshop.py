@@ -98,7 +98,7 @@ class Workshop:
 def workshop(out: Path, say: Callable[[str], None]) -> Iterator[Workshop]:
     """The workshop for the bundle `out`, in a hidden folder beside it, for one process at a time.
 
-    A second process on this machine says that it waits, and waits; one on another machine that
+    A second process on this machine says now and then that it waits; one on another machine that
     shares the disk has a folder of its own. A build that is interrupted, or stopped by the system,
     leaves its finished parts to the next; one that fails for good, or succeeds, leaves nothing.
     Leftovers beside `out` that nobody touched for a week go. Raises OSError where nothing can be
@@ -106,8 +106,9 @@ def workshop(out: Path, say: Callable[[str], None]) -> Iterator[Workshop]:
     """
     folder = out.parent / f".{_short(out.name)}.building-{_short(socket.gethostname())}"
 
-    def waiting() -> None:
-        say(f"another process builds {out}: waiting for it")
+    def waiting(seconds: float) -> None:
+        since = f", {seconds:.0f} s so far" if seconds else ""
+        say(f"another process builds {out}: waiting for it{since}")
 
     try:
         with locked(folder / LOCK, waiting) as alone:

@@ -27,7 +27,8 @@ def test_a_build_reports_every_step_and_a_second_has_nothing_to_do(
     assert main(arguments) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    lines = said.err.splitlines()
+    # A machine that is slow just now is told what takes it long.
+    lines = [line for line in said.err.splitlines() if not line.startswith("  …")]
     assert len(lines) == len(STEPS) + 1
     assert all(line.startswith(step) for line, step in zip(lines, STEPS, strict=False))
     assert lines[-1] == f"{out} is ready"

@@ -17,12 +17,12 @@ from export.lock import is_held, locked
 ROOT = Path(__file__).resolve().parent.parent
 HOLD = (
     "import sys; from pathlib import Path; from export.lock import locked\n"
-    "with locked(Path(sys.argv[1]), lambda: print('waiting', flush=True)):\n"
+    "with locked(Path(sys.argv[1]), lambda _: print('waiting', flush=True)):\n"
     "    print('held', flush=True); sys.stdin.read()\n"
 )
 
 
-def no_wait() -> None:
+def no_wait(_seconds: float) -> None:
     raise AssertionError("nobody holds it")
 
 
@@ -102,7 +102,7 @@ def test_the_lock_of_a_removed_file_is_no_lock(
 
     monkeypatch.setattr(lock, "_lock", remove_first)
     monkeypatch.setattr(lock, "POLL_S", 0.0)
-    with locked(path, lambda: None) as alone:
+    with locked(path, lambda _: None) as alone:
         assert alone
         assert path.exists()
 
@@ -121,3 +121,21 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"), locked(tmp_path / "file" / "lock", no_wait):
         pass
+
+
+def test_a_long_wait_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    waited: list[float] = []
+    with child(path) as first:
+        assert said(first) == "held"
+
+        def waiting(seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 3:
+                first.kill()
+
+        monkeypatch.setattr(lock, "REMIND_S", 0.0)
+        monkeypatch.setattr(lock, "POLL_S", 0.001)
+        with locked(path, waiting):
+            assert waited[0] == 0.0
+            assert 0.0 < waited[1] < waited[2]

@@ -1,0 +1,52 @@
+"""A long step shows that it lives, and nothing is said of it once it is over."""
+
+import threading
+
+import pytest
+
+from export.heartbeat import heartbeat
+
+
+def test_a_long_step_is_told_again_and_again_until_it_ends() -> None:
+    said: list[str] = []
+    twice = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:
+            twice.set()
+
+    with heartbeat("write it", say, every_s=0.001):
+        assert twice.wait(30)
+    count = len(said)
+    assert set(said) == {"  … write it: 0 s so far"}
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
+    assert len(said) == count
+
+
+def test_a_short_step_says_nothing() -> None:
+    said: list[str] = []
+    with heartbeat("write it", said.append, every_s=60):
+        pass
+    assert said == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_errors_pass_and_end_it(error: type[BaseException]) -> None:
+    with pytest.raises(error), heartbeat("write it", print, every_s=60):
+        raise error
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_reader_that_is_gone_harms_nothing() -> None:
+    calls: list[str] = []
+    called = threading.Event()
+
+    def say(line: str) -> None:
+        calls.append(line)
+        called.set()
+        raise BrokenPipeError
+
+    with heartbeat("write it", say, every_s=0.001):
+        assert called.wait(30)
+    assert len(calls) == 1
