@@ -70,6 +70,7 @@ class Models:
             provider=settings.provider,
             threads=self.layout.threads,
             folder=probes,
+            say=say,
         )
         self.prepare(strategy)
 

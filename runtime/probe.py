@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,16 +45,18 @@ def exactness(
     provider: str,
     threads: int,
     folder: Path,
+    say: Callable[[str], None],
 ) -> Exactness:
     """The remembered answer for this bundle, graph, provider and machine, or a new one.
 
-    It is kept in `folder`.
+    It is kept in `folder`. A new one takes seconds, which `say` is told before.
 
     Raises ProviderError where integer products are wrong: nothing computed there can be trusted.
     """
     path = folder / f"{_key(bundle, graph, provider, threads)}.json"
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return _answer(read_record(path)["largest_difference"])
+    say("First start of this bundle here: trying how exact its arithmetic is on this machine.")
     integer_probe = graph.with_name(INTEGER_PROBE_FILE)
     if provider == "CPU" and integer_probe.is_file():
         check_integer_products(integer_probe)

@@ -68,10 +68,17 @@ def ask(
     precision: str = "fp32",
     provider: str = "CPU",
     threads: int = 1,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> Exactness:
     graph = bundle / "target" / precision / "fused.onnx"
     return exactness(
-        session, bundle=bundle, graph=graph, provider=provider, threads=threads, folder=folder
+        session,
+        bundle=bundle,
+        graph=graph,
+        provider=provider,
+        threads=threads,
+        folder=folder,
+        say=say,
     )
 
 
@@ -130,11 +137,15 @@ def test_a_short_context_asks_no_less(context: int, tiny_bundle: Path) -> None:
 
 def test_the_answer_is_remembered(bundle: Path, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "probes"
-    first = ask(bundle, folder, ByWidth(bundle, lambda width: 0.5 * (width == 1)))
+    said: list[str] = []
+    one_off = ByWidth(bundle, lambda width: 0.5 * (width == 1))
+    first = ask(bundle, folder, one_off, say=said.append)
     assert first == Exactness("near-tie", 0.5)
+    assert len(said) == 1
     later = ByWidth(bundle, steady)
-    assert ask(bundle, folder, later) == first
+    assert ask(bundle, folder, later, say=said.append) == first
     assert later.widths == []
+    assert len(said) == 1
     (file,) = folder.iterdir()
     assert json.loads(file.read_text()) == dataclasses.asdict(first)
 
