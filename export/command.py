@@ -59,8 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.filename or silent}: {error.strerror or error}.", 1)
     except ModuleNotFoundError as error:
         return _fail(
-            f"Building a bundle needs the package {error.name}: "
-            f"python -m pip install {error.name}",
+            f"Building a bundle needs the package {error.name}: python -m pip install {error.name}",
             1,
         )
     except KeyboardInterrupt:
