@@ -13,10 +13,10 @@ from runtime.chat_flags import (
     add_num_draft_tokens,
     add_sampling,
     integer,
-    new_parser,
 )
 from runtime.chat_options import OPEN_SETTINGS, chosen_sampling, read_flags
 from runtime.errors import UsageError
+from runtime.parser import new_parser
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
 from runtime.sampling import Sampling
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.bench_figures import differences, equal, figures
 from runtime.bench_runs import Lap, Plan, Way
-from runtime.chat_flags import version
+from runtime.parser import version
 
 FORMAT, FORMAT_VERSION = "mirror-bench", 1
 PACKAGES = ("onnxruntime", "numpy", "tokenizers")

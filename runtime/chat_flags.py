@@ -1,17 +1,11 @@
 """The flags of the chat's command line and the help that teaches them."""
 
 import argparse
-import importlib.metadata
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
 
-from runtime.errors import UsageError
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
+from runtime.parser import new_parser
 
 PROGRAM = "mirror-chat"
 STRATEGIES = ("autoregressive", "speculative", "mirror")
@@ -35,19 +29,6 @@ underscores. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Leave the choice of stream and exit code to the caller."""
-        what, _, words = message.partition("unrecognized arguments: ")
-        if not what and words[:1] not in ("", "-") and "--prompt" in self._option_string_actions:
-            message += '; a question is asked with --prompt "TEXT"'
-        raise UsageError(message)
-
-    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        """Print as argparse does, but let a full disk be an error."""
-        (file or sys.stderr).write(message)
-
-
 def flag_parser() -> argparse.ArgumentParser:
     """The parser; its errors are UsageError, --help and --version print and raise SystemExit(0)."""
     parser = new_parser(PROGRAM, DESCRIPTION, EPILOG)
@@ -58,7 +39,7 @@ def flag_parser() -> argparse.ArgumentParser:
         parser.add_argument_group(
             "how to choose tokens", "Defaults are the bundle's own; --stats prints those in use."
         ),
-        seed="drawn, and reported",
+        seed="drawn, and printed on standard error",
     )
     add_limits(
         parser.add_argument_group("limits and machine"), max_new_tokens=DEFAULT_MAX_NEW_TOKENS
@@ -67,22 +48,12 @@ def flag_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def new_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """A parser with --version alone, whose errors are UsageError."""
-    parser = _Parser(
-        prog=program,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"{program} {version()}")
-    return parser
-
-
 def _add_question(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--prompt", metavar="TEXT", help='one question; "-" reads it from standard input'
+        "--prompt",
+        metavar="TEXT",
+        help='one question; standard input is then not read, unless TEXT is "-": that reads the '
+        "question from there",
     )
     group.add_argument("--system-prompt", metavar="TEXT", help="instructions for every answer")
 
@@ -131,7 +102,8 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--strategy",
         choices=STRATEGIES,
-        help="plain decoding; draft, then verify; or draft while the target verifies "
+        help="plain decoding; draft, then verify; or draft while the target verifies; with the "
+        "built-in stand-in draft, autoregressive is the fastest today "
         "(default: mirror; autoregressive with --draft none)",
     )
     add_num_draft_tokens(group)
@@ -266,11 +238,3 @@ def _stop(text: str) -> str:
         raise argparse.ArgumentTypeError("an empty text would end every answer at once")
     escapes = {"n": "\n", "t": "\t", "\\": "\\"}
     return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], well_formed(text))
-
-
-def version() -> str:
-    """The version of this package."""
-    try:
-        return importlib.metadata.version("mirror-sd")
-    except importlib.metadata.PackageNotFoundError:
-        return "(a source tree, not installed)"

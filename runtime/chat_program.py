@@ -115,6 +115,8 @@ class _Program:
 
     def _question(self, options: Options) -> str | None:
         """The one question to answer; None for a conversation."""
+        if options.prompt == "":
+            raise UsageError('--prompt is empty; give it a question, or "-" to read one.')
         if options.prompt not in (None, "-"):
             return options.prompt
         if options.prompt is None and self.stdin.isatty():
@@ -154,7 +156,7 @@ class _Program:
         sampling = dialogue.generation.sampling
         shown = options.json or options.stats or options.seed is not None
         if sampling.temperature > 0 and not shown:
-            dialogue.screen.note(f"seed {sampling.seed}")
+            dialogue.screen.note(f"seed {sampling.seed} (--seed repeats this answer)")
         reason = dialogue.ask(question)
         return {"cancelled": INTERRUPTED, "failed": FAILED}.get(reason, OK)
 

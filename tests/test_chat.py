@@ -74,11 +74,16 @@ def test_the_whole_of_standard_input_is_one_question(flags: list[str]) -> None:
     ]
 
 
-def test_empty_standard_input_is_wrong_usage_and_an_empty_prompt_is_not() -> None:
-    code, _, stderr = chat(FakeSession(), stdin=io.StringIO(""))
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [([], "standard input is empty"), (["--prompt", ""], "--prompt is empty")],
+)
+def test_an_empty_question_is_wrong_usage(flags: list[str], sentence: str) -> None:
+    session = FakeSession()
+    code, _, stderr = chat(session, *flags, stdin=io.StringIO(""))
     assert code == 2
-    assert "standard input is empty" in stderr
-    assert chat(FakeSession(), "--prompt", "")[0] == 0
+    assert sentence in stderr
+    assert session.calls == []
 
 
 def test_json_is_one_line_and_nothing_else() -> None:
@@ -106,7 +111,8 @@ def test_sampling_comes_from_the_bundle_and_flags_replace_it_one_by_one() -> Non
 def test_a_drawn_seed_is_reported_where_it_matters() -> None:
     first, second = FakeSession(), FakeSession()
     stderr = chat(first, "--prompt", "Hi", "-t", "0.7")[2]
-    assert f"seed {first.calls[0].sampling.seed}\n" in stderr
+    seed = first.calls[0].sampling.seed
+    assert f"seed {seed} (--seed repeats this answer)\n" in stderr
     chat(second, "--prompt", "Hi", "-t", "0.7")
     assert first.calls[0].sampling.seed != second.calls[0].sampling.seed
     assert "seed" not in chat(FakeSession(), "--prompt", "Hi")[2]
