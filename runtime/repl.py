@@ -19,6 +19,7 @@ class Command:
     argument: str
     help: str
     run: Callable[[Dialogue, str], None]
+    other_names: tuple[str, ...] = ()
 
     @property
     def usage(self) -> str:
@@ -55,7 +56,7 @@ def handle(dialogue: Dialogue, line: str) -> None:
         dialogue.ask(line.removeprefix("/"))
         return
     name, argument = (*line[1:].split(maxsplit=1), "", "")[:2]
-    command = next((command for command in commands() if command.name == name), None)
+    command = next((one for one in commands() if name in (one.name, *one.other_names)), None)
     if command is None:
         known = ", ".join(f"/{command.name}" for command in commands())
         raise UsageError(
@@ -78,7 +79,7 @@ def commands() -> tuple[Command, ...]:
         Command("strategy", "NAME", "switch to " + ", ".join(STRATEGIES), _strategy),
         Command("save", "FILE", "save settings and messages as JSON", _save),
         Command("load", "FILE", "go on with a saved chat", _load),
-        Command("exit", "", "leave; so does Ctrl-D", _exit),
+        Command("exit", "", "leave; so do /quit and Ctrl-D", _exit, ("quit",)),
     )
 
 

@@ -55,7 +55,7 @@ def test_questions_get_answers_until_the_end() -> None:
     assert chat.contents == ["a", "One.", "b", "Two."]
 
 
-@pytest.mark.parametrize("end", ["/exit", "/exit ", EOFError])
+@pytest.mark.parametrize("end", ["/exit", "/exit ", "/quit", EOFError])
 def test_the_ways_out(end: str | type[BaseException]) -> None:
     chat = talk(end, "never asked")
     assert chat.left == ["never asked"]
@@ -66,7 +66,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_only() -> None:
     assert talk(KeyboardInterrupt, KeyboardInterrupt, "a").contents == ["a", "One."]
 
 
-@pytest.mark.parametrize("line", ["/nonsense", "/quit", "/", "/usr/bin/env x", "/ help", "/Help"])
+@pytest.mark.parametrize("line", ["/nonsense", "/leave", "/", "/usr/bin/env x", "/ help", "/Help"])
 def test_unknown_commands_are_refused_with_the_list(line: str) -> None:
     chat = talk(line)
     for command in commands():
@@ -87,7 +87,7 @@ def test_help_lists_every_command() -> None:
 
 
 def test_commands_that_take_nothing_say_so() -> None:
-    for name in ("help", "reset", "retry", "stats", "exit"):
+    for name in ("help", "reset", "retry", "stats", "exit", "quit"):
         assert f"/{name} takes nothing" in talk(f"/{name} now").said
 
 
