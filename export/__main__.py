@@ -14,7 +14,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
         return export(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write("error: Interrupted.\n")
+        sys.stderr.write("Interrupted.\n")
         return 130
 
 

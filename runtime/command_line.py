@@ -12,7 +12,10 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def exit_code(program: str, work: Callable[[], int], say: Callable[[str], object]) -> int:
-    """What `work` returns; every expected error becomes a sentence for `say` and an exit code."""
+    """What `work` returns; every expected error becomes a sentence for `say` and an exit code.
+
+    An interrupt that bears a message has been told already, by a child of this process.
+    """
     try:
         return work()
     except UsageError as error:
@@ -21,8 +24,9 @@ def exit_code(program: str, work: Callable[[], int], say: Callable[[str], object
     except MirrorError as error:
         say(f"{program}: {error}")
         return FAILED
-    except KeyboardInterrupt:
-        say("Interrupted.")
+    except KeyboardInterrupt as interrupt:
+        if not interrupt.args:
+            say("Interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
         return OK  # the reader has seen enough

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from runtime.command_line import INTERRUPTED
 from runtime.errors import BuildError, BundleError, UsageError
 from runtime.integrity import load_checked
 from runtime.manifest import FILE_NAME
@@ -50,8 +51,7 @@ def locate_bundle(
         load_checked(folder, records=cache / "checked", in_full=verify, progress=progress)
 
     if isinstance(model, str) and model in known:
-        key = hashlib.sha256(known[model].read_bytes()).hexdigest()[:12]
-        folder = cache.absolute() / "bundles" / f"{model}-{key}"
+        folder = _recipe_place(cache, known[model])
         source, needs_network = ["recipe", model], True
     else:
         try:
@@ -68,8 +68,11 @@ def locate_bundle(
             return path.absolute()
         if not path.is_file():
             raise _nothing_there(str(model), sorted(known))
-        _check_gguf(path)
-        folder = cache.absolute() / "bundles" / _gguf_key(path)
+        if not is_gguf(path):
+            raise BundleError(
+                f"{path} is not a GGUF file: it does not begin with {GGUF_MAGIC.decode()}."
+            )
+        folder = _gguf_place(cache, path)
         source, needs_network = ["gguf", str(path.resolve())], False
     reason = _unusable(folder, check)
     if reason is None:
@@ -94,6 +97,28 @@ def locate_bundle(
         ended = f"with exit code {code}." if code else f"well, but {after}"
         raise BuildError(f"{model} could not be built: the export ended {ended}")
     return folder
+
+
+def cached_bundle(model: str, *, cache_dir: Path, recipes: Path | None = None) -> Path | None:
+    """Where the bundle of a recipe's name or of a GGUF file is kept, built or not.
+
+    None for what is neither. Raises BundleError for a file that cannot be read, and OSError.
+    """
+    known = known_recipes(recipes or recipe_folder())
+    if model in known:
+        return _recipe_place(cache_dir, known[model])
+    return _gguf_place(cache_dir, Path(model)) if is_gguf(Path(model)) else None
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether this is a file that begins as GGUF does; BundleError when it cannot be read."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def default_cache_dir(environ: Mapping[str, str], platform: str) -> Path:
@@ -168,9 +193,12 @@ def run_export(arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:
             # The terminal sent the child its own interrupt: leave it the time to tidy up.
             try:
-                child.wait(CHILD_GRACE_S)
+                ended = child.wait(CHILD_GRACE_S)
             except subprocess.TimeoutExpired:
                 child.kill()
+                raise
+            if ended == INTERRUPTED:
+                raise KeyboardInterrupt("the export has said so") from None
             raise
 
 
@@ -226,25 +254,19 @@ def _refuse_other_folders(path: Path) -> None:
     raise BundleError(f"The folder {path} is not a bundle: it has no {FILE_NAME}. {hint}")
 
 
-def _check_gguf(path: Path) -> None:
-    try:
-        with path.open("rb") as stream:
-            magic = stream.read(len(GGUF_MAGIC))
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if magic != GGUF_MAGIC:
-        raise BundleError(
-            f"{path} is not a GGUF file: it does not begin with {GGUF_MAGIC.decode()}."
-        )
+def _recipe_place(cache: Path, recipe: Path) -> Path:
+    """The folder for the bundle of a recipe as its file is now."""
+    key = hashlib.sha256(recipe.read_bytes()).hexdigest()[:12]
+    return cache.absolute() / "bundles" / f"{recipe.stem}-{key}"
 
 
-def _gguf_key(path: Path) -> str:
-    """A folder name for a file's bundle; size and time stand for the bytes, as hashing is slow."""
+def _gguf_place(cache: Path, path: Path) -> Path:
+    """The folder for a file's bundle; size and time stand for the bytes, as hashing is slow."""
     place, status = path.resolve(), path.stat()
     identity = f"{place}\n{status.st_size}\n{status.st_mtime_ns}"
     key = hashlib.sha256(os.fsencode(identity)).hexdigest()[:12]
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in place.stem)
-    return f"{stem[:60]}-{key}"
+    return cache.absolute() / "bundles" / f"{stem[:60]}-{key}"
 
 
 def _nothing_there(model: str, recipes: Sequence[str]) -> UsageError:

@@ -16,6 +16,7 @@ from runtime.errors import BundleError, ContextError, UsageError
         (BundleError("Damaged."), 1, ["prog: Damaged."]),
         (OSError("Disk full."), 1, ["prog: Disk full."]),
         (KeyboardInterrupt(), 130, ["Interrupted."]),
+        (KeyboardInterrupt("told"), 130, []),
         (BrokenPipeError(), 0, []),
     ],
 )
