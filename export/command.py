@@ -13,25 +13,27 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from runtime.errors import BuildError, BundleError, MirrorError, UsageError
+from runtime.parser import new_parser
 
 if TYPE_CHECKING:
     from export.plan import Plan
     from export.workshop import Workshop
 
+PROGRAM = "mirror-export"
 EPILOG = """\
-A bundle is a folder with ONNX graphs, a tokenizer and a manifest; python -m runtime.chat -m BUNDLE
+A bundle is a folder with ONNX graphs, a tokenizer and a manifest; mirror-chat -m BUNDLE
 chats with it. It appears at --out when it is complete and never before. An --out that already
 holds the same bundle is left as it is. A build that was interrupted goes on where it stopped when
 the same command is given again.
 
 examples:
-  python -m export recipe smollm2-135m --out bundles/smollm2-135m
+  mirror-export recipe smollm2-135m --out bundles/smollm2-135m
       download the reference model (93 MB) and build it
-  python -m export gguf model.gguf --out bundles/model
+  mirror-export gguf model.gguf --out bundles/model
       build a model from its GGUF file; nothing is downloaded
-  python -m export gguf model.gguf --out bundles/gpu --graphs target/fused-fp16,target/fused-int8
+  mirror-export gguf model.gguf --out bundles/gpu --graphs target/fused-fp16,target/fused-int8
       build other graphs than the usual ones
-  python -m export inspect bundles/model
+  mirror-export inspect bundles/model
       print what a bundle holds, how exact its graphs are, and how large its files
 
 exit codes: 0 built or already there, 1 failed, 2 wrong usage, 130 interrupted
@@ -39,8 +41,15 @@ exit codes: 0 built or already there, 1 failed, 2 wrong usage, 130 interrupted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code, argparse's own errors exit with 2."""
-    options = _parser().parse_args(arguments)
+    """Run the command line and return its exit code; --help and --version raise SystemExit(0)."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(arguments)
+    except UsageError as error:
+        return _fail(str(error), 2)
+    if options.kind is None:
+        parser.print_help(sys.stderr)
+        return 2
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show
     previous = signal.signal(signal.SIGTERM, _stop)
@@ -63,20 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             1,
         )
     except KeyboardInterrupt:
-        return _fail("Interrupted.", 130)
+        _say("Interrupted.")
+        return 130
     finally:
         signal.signal(signal.SIGTERM, previous)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m export",
-        description="Build a bundle: the folder of ONNX graphs that the chat runs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = new_parser(
+        PROGRAM, "Build a bundle: the folder of ONNX graphs that the chat runs.", EPILOG
     )
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="{recipe,gguf,inspect}")
+    kinds = parser.add_subparsers(dest="kind", metavar="{recipe,gguf,inspect}")
     named = kinds.add_parser("recipe", help="build a model known by name")
     named.add_argument("source", metavar="NAME", help="a file of models/, as in smollm2-135m")
     named.add_argument(
@@ -84,11 +91,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     loose = kinds.add_parser("gguf", help="build a model from a GGUF file")
     loose.add_argument("source", metavar="FILE", type=Path, help="the GGUF file")
-    loose.add_argument("--offline", action="store_true", help="has no effect here")
     for kind in (named, loose):
         _add_build_flags(kind)
     inspect = kinds.add_parser("inspect", help="print what a bundle holds")
-    inspect.add_argument("out", metavar="BUNDLE", type=Path, help="the bundle's folder")
+    inspect.add_argument(
+        "bundle",
+        metavar="BUNDLE",
+        help="its folder; or a recipe's name or a GGUF file that the chat has built a bundle of",
+    )
     inspect.add_argument("--verify", action="store_true", help="hash its files and compare")
     inspect.add_argument("--json", action="store_true", help="as one JSON object")
     return parser
@@ -163,12 +173,14 @@ def _build(plan: "Plan", out: Path, model_file: "Callable[[Workshop], Path]") ->
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from export.inspect import damaged, describe, lines
+    from export.inspect import damaged, describe, lines, named_folder
+    from runtime.locate import default_cache_dir
 
-    found = describe(options.out, verify=options.verify)
+    folder = named_folder(options.bundle, default_cache_dir(os.environ, sys.platform))
+    found = describe(folder, verify=options.verify)
     print(json.dumps(found, indent=2) if options.json else "\n".join(lines(found)), flush=True)
     if wrong := damaged(found):
-        raise BundleError(f"{options.out}: {', '.join(wrong)} damaged; build the bundle again.")
+        raise BundleError(f"{folder}: {', '.join(wrong)} damaged; build the bundle again.")
 
 
 def _say(line: str) -> None:

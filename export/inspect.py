@@ -1,6 +1,8 @@
 """What a bundle holds, as data and as lines of at most 80 columns."""
 
 import dataclasses
+import os
+import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +10,40 @@ from typing import Any
 
 from runtime.bundle_files import check_sha256
 from runtime.errors import BundleError
+from runtime.locate import cached_bundle, known_recipes, recipe_folder
 from runtime.manifest import Graph, Manifest, Role
 
 COLUMNS = 80
 LABEL = 12
+
+
+def named_folder(name: str, cache_dir: Path) -> Path:
+    """The bundle's folder that is meant: one so called, or what the cache holds of a model.
+
+    `name` is a path, or a recipe's name. Raises BundleError where that leads to no folder.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path
+    cached = cached_bundle(name, cache_dir=cache_dir)
+    if cached is not None and cached.is_dir():
+        return cached
+    if name in (recipes := known_recipes(recipe_folder())):
+        raise BundleError(
+            f"{name} is a recipe, and its bundle is not built yet (it would be in {cached}). "
+            f"Build it: python -m export recipe {name} --out BUNDLE"
+        )
+    if cached is not None:
+        raise BundleError(
+            f"{name} is a GGUF file, not a bundle. "
+            f"Build one: python -m export gguf {shlex.quote(name)} --out BUNDLE"
+        )
+    if path.is_file():
+        raise BundleError(f"{name} is a file; a bundle is a folder.")
+    if os.path.lexists(path):
+        raise BundleError(f"{name} cannot be read.")
+    known = ", ".join(recipes) or "none"
+    raise BundleError(f"There is no folder {name}, and no recipe of that name. Recipes: {known}.")
 
 
 def describe(folder: Path, *, verify: bool = False) -> dict[str, Any]:
@@ -52,7 +84,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _entry("folder", found["folder"])
     yield from _entry("source", f"{source['file']} ({source['kind']})")
     yield from _entry("licence", source["licence"])
-    yield from _entry("size", f"{_megabytes(found['bytes'])} in {len(found['files'])} files")
+    yield from _entry("size", f"{_size(found['bytes'])} in {len(found['files'])} files")
     yield from _entry("format", f"version {found['format_version']}")
     for name, role in found["roles"].items():
         yield ""
@@ -61,7 +93,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield "files"
     for name, file in found["files"].items():
         states = {None: "", True: "  right", False: "  DAMAGED"}
-        yield f"  {_megabytes(file['bytes']):>11}  {name}{states[file['sha256_matches']]}"
+        yield f"  {_size(file['bytes']):>11}  {name}{states[file['sha256_matches']]}"
 
 
 def _role(role: Role) -> dict[str, Any]:
@@ -147,5 +179,7 @@ def _matches(folder: Path, name: str, sha256: str) -> bool:
     return True
 
 
-def _megabytes(size: int) -> str:
+def _size(size: int) -> str:
+    if size < 1000:
+        return f"{size} bytes"
     return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

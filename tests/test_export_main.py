@@ -107,16 +107,43 @@ def test_absent_files_and_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "no recipe 'nothing'; there is" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["gguf"], ["gguf", "x"], ["recipe", "x", "--outt"]])
-def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["gguf"], "required: FILE, --out"),
+        (["gguf", "x"], "required: --out"),
+        (["recipe", "x", "--out", "b", "--ofline"], "--ofline; did you mean --offline?"),
+        (["gguf", "x", "--out", "b", "--offline"], "unrecognized arguments: --offline"),
+        (["bulid"], "invalid choice: 'bulid'"),
+    ],
+)
+def test_wrong_usage_exits_with_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+
+
+def test_no_arguments_are_answered_with_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "examples:" in said.err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("mirror-export ")
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
-    assert "python -m export recipe smollm2-135m --out" in capsys.readouterr().out
+    assert "mirror-export recipe smollm2-135m --out" in capsys.readouterr().out
 
 
 def test_a_template_that_does_not_compile_is_refused_when_built(

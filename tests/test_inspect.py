@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from export.__main__ import main
-from export.inspect import COLUMNS, damaged, describe, lines
+from export.inspect import COLUMNS, damaged, describe, lines, named_folder
+from runtime.errors import BundleError
+from runtime.locate import cached_bundle
 from runtime.manifest import Manifest
 
 WEIGHTS = "target/int8/weights.data"
@@ -58,6 +60,7 @@ def test_the_lines_fit_and_name_every_graph_and_file(tiny_bundle: Path) -> None:
         assert any(name in line for line in text)
     assert "    widths    bit-equal" in text
     assert any(line.endswith("weights.data  right") for line in text)
+    assert any(line.endswith(" bytes  tokenizer_config.json  right") for line in text)
 
 
 def test_the_command_prints_and_says_what_is_damaged(
@@ -81,3 +84,47 @@ def test_the_command_on_what_is_no_bundle(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == f"error: {tmp_path} is not a bundle: it has no manifest.json.\n"
+
+
+def test_what_the_cache_holds_of_a_model_is_found(tiny_gguf: Path, tmp_path: Path) -> None:
+    for name in ("smollm2-135m", str(tiny_gguf)):
+        place = cached_bundle(name, cache_dir=tmp_path)
+        assert place is not None
+        with pytest.raises(BundleError, match="Build"):
+            named_folder(name, tmp_path)
+        place.mkdir(parents=True)
+        assert named_folder(name, tmp_path) == place
+    assert cached_bundle(str(tmp_path), cache_dir=tmp_path) is None
+
+
+def test_a_folder_comes_before_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2-135m").mkdir()
+    assert named_folder("smollm2-135m", tmp_path) == Path("smollm2-135m")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("smollm2-135m", "recipe smollm2-135m --out BUNDLE"),
+        ("a model.gguf", "export gguf 'a model.gguf' --out BUNDLE"),
+        ("letter.txt", "letter.txt is a file; a bundle is a folder"),
+        ("absent", "no folder absent, and no recipe of that name. Recipes: smollm2-135m"),
+    ],
+)
+def test_what_leads_to_no_bundle_is_answered(
+    name: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "a model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "letter.txt").write_bytes(b"dear")
+    assert main(["inspect", name]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err
+    assert len(said.err.splitlines()) == 1

@@ -322,7 +322,7 @@ def test_the_export_runs_whatever_lies_in_the_users_folder(
     assert run_export(["--no-such-flag"]) == 2
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
-    assert "usage:" in stderr
+    assert stderr == "error: unrecognized arguments: --no-such-flag\n"
 
 
 def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,3 +338,29 @@ def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.Monk
 def test_a_name_too_long_for_the_file_system_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be used"):
         locate_bundle("x" * 9999, cache_dir=tmp_path, offline=True, progress=print)
+
+
+@pytest.mark.parametrize(("code", "messages"), [(130, 1), (1, 0)])
+def test_an_interrupt_that_the_export_told_of_bears_a_message(
+    code: int, messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Child:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.waits = 0
+
+        def __enter__(self) -> "Child":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def wait(self, _limit: float | None = None) -> int:
+            self.waits += 1
+            if self.waits == 1:
+                raise KeyboardInterrupt
+            return code
+
+    monkeypatch.setattr(subprocess, "Popen", Child)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_export(["--help"])
+    assert len(caught.value.args) == messages

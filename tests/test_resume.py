@@ -83,7 +83,7 @@ def test_an_interrupted_build_says_that_the_next_goes_on(
     (left,) = tmp_path.iterdir()
     assert found == code
     assert said.startswith(f"the finished parts, 0.9 MB, stay in {left}: the same build goes on")
-    assert ("error: Interrupted.\n" in said) == (number == signal.SIGINT)
+    assert said.splitlines()[1:] == (["Interrupted."] if number == signal.SIGINT else [])
     assert names(left) == ["parts"]
 
 
