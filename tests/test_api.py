@@ -1,3 +1,4 @@
+import inspect
 import math
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from export.__main__ import main as export_main
-from runtime import Sampling, Session, open_session
+from runtime import Sampling, Session, errors, open_session
 from runtime.errors import ContextError, ProviderError, UsageError
 from runtime.fused import FusedSession
 from tests import tiny
@@ -335,3 +336,12 @@ def test_a_session_nobody_closed_does_not_take_the_process_down(tiny_bundle: Pat
 def test_a_budget_is_a_whole_number(opened: Opened, budget: Any) -> None:
     with opened(draft="none") as session, pytest.raises(UsageError, match="whole number"):
         session.generate("the", max_new_tokens=budget)
+
+
+def test_the_page_for_programs_has_every_parameter_with_its_default() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    for named in (open_session, Sampling):
+        for name, parameter in inspect.signature(named).parameters.items():
+            assert f"\n| `{name}` | `{parameter.default!r}` | " in page
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
+    assert [name for name in classes if f"`{name}`" not in page] == []
