@@ -37,9 +37,9 @@ class Cache:
 class Buffers(Cache):
     """The cache of a fused graph: a token's place is its position.
 
-    buffers: [layers, 2, 1, kv_heads, context + 1, head_size] real, keys then values; a page of
-    memory is taken only when it is first written. The slot past the context is for the copy of a
-    lone row.
+    buffers: [layers, 2, 1, kv_heads, context + 1, head_size] real, keys then values. Memory is
+    taken a page at a time as it is written; where pages are large, that is soon all of it. The slot
+    past the context is for the copy of a lone row.
     """
 
     def __init__(self, geometry: Geometry, context: int, real: DTypeLike = np.float32) -> None:
