@@ -184,7 +184,8 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # or print would take standard output
+        print(line, file=sys.stderr, flush=True)
 
 
 def _fail(message: str, code: int) -> int:

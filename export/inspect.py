@@ -23,7 +23,7 @@ def named_folder(name: str, cache_dir: Path) -> Path:
     `name` is a path, or a recipe's name. Raises BundleError where that leads to no folder.
     """
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         return path
     cached = cached_bundle(name, cache_dir=cache_dir)
     if cached is not None and cached.is_dir():

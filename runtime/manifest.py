@@ -15,6 +15,7 @@ from runtime.strict_json import read_dataclass, read_object
 FORMAT_VERSION = 2
 FILE_NAME = "manifest.json"
 INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
+LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # what file managers leave where they looked
 
 RoleName = Literal["target", "draft"]
 Flavour = Literal["fused", "portable"]
@@ -260,10 +261,10 @@ class Manifest:
         for path in (path for folder in folders for path in (self.folder / folder).rglob("*")):
             name = path.relative_to(self.folder).as_posix()
             plain = path.is_dir() and not path.is_symlink()
+            plain = plain or path.name in LITTER or path.name.startswith("._")
             if not plain and name not in self.files and name != FILE_NAME:
                 raise BundleError(
-                    f"{path} is not among the files of the bundle's manifest: remove it, or build "
-                    "the bundle again."
+                    f"{path} is not among the files of the bundle's manifest: remove it."
                 )
 
     def _check_role(self, name: RoleName, role: Role) -> None:

@@ -162,8 +162,11 @@ class Models:
         if self.draft != "model" or strategy == "autoregressive":
             return strategy if self.draft != "none" else "autoregressive"
         own = self.draft_manifest
-        if not self.settings.needs_draft and own.draft is None:
-            return self._without_draft(f"The bundle {own.folder} has no draft model")
+        if own is self.manifest and own.draft is None:
+            reason = f"The bundle {own.folder} has no draft model"
+            if not self.settings.needs_draft:
+                return self._without_draft(reason)
+            raise UsageError(f"{reason}: name one, or take the draft 'lookup' or 'none'.")
         role: RoleName = "draft" if own.draft else "target"
         needed = reserved + memory.session_bytes(
             own,

@@ -176,6 +176,8 @@ def test_what_is_read_must_be_listed(bundle: Path, name: str) -> None:
 def test_nothing_else_lies_beside_a_graph(bundle: Path, tmp_path: Path) -> None:
     (bundle / "notes.txt").write_text("kept for later", encoding="utf-8")
     (bundle / "target" / "int8" / "empty").mkdir()
+    for litter in (".DS_Store", "._fused.onnx"):  # by file managers, and no graph's weights
+        (bundle / "target" / "int8" / litter).write_bytes(b"")
     Manifest.load(bundle)
     (bundle / "target" / "int8" / "empty" / "other.data").write_bytes(b"graph")
     with pytest.raises(BundleError, match=r"other\.data is not among the files .* remove it"):
