@@ -225,8 +225,9 @@ def test_the_text_never_shows_what_happens_to_the_drafts(
         after = held(worker, faults)
         # A fresh draft took over after each drop.
         wait_until(lambda: drafts.made == 1 + drafts.dropped)
-    assert threading.active_count() == threads
-    assert after[0] == before[0]
+    # A thread that another test left may have ended meanwhile.
+    assert threading.active_count() <= threads
+    assert after[0] <= before[0]
     assert after[1] - before[1] < 2_000  # a draft takes 54, and more than a hundred were dropped
     faults.met["drafts"] = drafts.made
     assert drafts.made > 100
@@ -302,7 +303,8 @@ def test_real_graphs_fail_and_are_replaced(
     assert rounds > 300
     assert made > 8
     assert errors > 4
-    assert (threading.active_count(), sessions()) == (threads, loaded)
+    assert threading.active_count() <= threads
+    assert sessions() == loaded
 
 
 def none_left_behind(session: Session) -> bool:
