@@ -19,7 +19,7 @@ from runtime.errors import BuildError
 FUSED_PROJECTIONS = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 INT4_BLOCK = 32
-INT4_EXACT = 1  # float32 activations, though a lone row is added up in another order
+INT4_FLOAT = 1  # float32 activations, though a lone row is added up in another order
 INT4_FASTEST = 4  # 8-bit activations: fastest for one row, and a draft may be inexact
 
 
@@ -46,7 +46,7 @@ def linear_for(
     if precision == "int8":
         return Int8(writer, model)
     if precision == "int4":
-        return Int4(writer, model, accuracy_level=INT4_FASTEST if inexact else INT4_EXACT)
+        return Int4(writer, model, accuracy_level=INT4_FASTEST if inexact else INT4_FLOAT)
     raise BuildError(
         f"A fused graph has no precision {precision!r}; it has fp32, fp16, int8, int4."
     )

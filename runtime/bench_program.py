@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from runtime.bench_flags import PROGRAM, Options, parse
+from runtime.bench_flags import PROGRAM, WAYS, Options, parse
 from runtime.bench_report import Preparation, answers, machine, make_report, shown
 from runtime.bench_runs import Contest, Lap, Plan, Session
 from runtime.command_line import (
@@ -21,7 +21,7 @@ from runtime.command_line import (
     readied,
     runtime_open_session,
 )
-from runtime.errors import MirrorError
+from runtime.errors import MirrorError, UsageError
 from runtime.locate import locate_bundle
 from runtime.screen import CONTROLS, Screen
 
@@ -79,7 +79,8 @@ class _Bench:
             return OK
         load_s = self._load(options)
         plan = options.plan
-        contest = Contest(self.sessions, options.ways)
+        ways = [way for way in options.ways if way.draft in self.sessions]
+        contest = Contest(self.sessions, ways)
         here = machine()
         load = here["load_average"]
         if load is not None and load > BUSY * here["cores"]:
@@ -87,7 +88,7 @@ class _Bench:
                 f"This machine is busy: on {here['cores']} cores, {load:.1f} programs ran at once "
                 "in the last minute. The figures will say less."
             )
-        warm_up_s = {way: contest.warm_up(way, plan) for way in options.ways}
+        warm_up_s = {way: contest.warm_up(way, plan) for way in ways}
         preparation = Preparation(load_s, warm_up_s, contest.settings, here)
         laps: list[Lap] = []
         code = exit_code(PROGRAM, lambda: self._measure(contest, plan, laps), self.screen.note)
@@ -103,7 +104,10 @@ class _Bench:
         return all(done)
 
     def _load(self, options: Options) -> dict[str, float]:
-        """Open a session for each draft; return the seconds it took, building left out."""
+        """Open a session for each draft; return the seconds it took, building left out.
+
+        A draft model that nobody asked for is left out where there is none, or no room for it.
+        """
         open_session = self.open_session or runtime_open_session()
         found = {
             name: self.locate(
@@ -115,21 +119,28 @@ class _Bench:
             for name in (options.model, options.open["draft_model"])
             if name is not None
         }
+        given = ("draft_model", "draft_execution_provider")
+        usual = options.ways is WAYS and not any(options.open[name] for name in given)
+        first = {way.draft: way for way in reversed(options.ways)}
         load_s = {}
-        for way in options.ways:
-            if way.draft in self.sessions:
-                continue
+        for way in (way for way in options.ways if first[way.draft] is way):
             started = time.perf_counter()
             settings = {**options.open, "draft_model": found.get(options.open["draft_model"])}
             if way.draft != "model":
                 settings |= {"draft_model": None, "draft_execution_provider": None}
-            self.sessions[way.draft] = open_session(
-                found[options.model],
-                draft=way.draft,
-                strategy=way.strategy,
-                progress=self.screen.note,
-                **settings,
-            )
+            try:
+                self.sessions[way.draft] = open_session(
+                    found[options.model],
+                    draft=way.draft,
+                    strategy=way.strategy,
+                    progress=self.screen.note,
+                    **settings,
+                )
+            except UsageError as error:
+                if way.draft != "model" or not usual:
+                    raise
+                self.screen.note(f"Measured without a draft model. {error}")
+                continue
             load_s[way.draft] = time.perf_counter() - started
         return load_s
 

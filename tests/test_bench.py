@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from runtime.bench import main
-from runtime.errors import BundleError, ContextError
-from tests.fake_bench import FakeRuntime
+from runtime.errors import BundleError, ContextError, UsageError
+from tests.fake_bench import FakeRuntime, FakeSession
 
 TWO = "--strategies autoregressive,speculative:lookup"
 
@@ -150,6 +150,23 @@ def test_the_file_holds_every_answer_too(file: Path, tmp_path: Path) -> None:
     answers = saved.pop("answers")
     assert saved == last_line(stdout.getvalue())
     assert len(answers) == 3 * 5
+
+
+@pytest.mark.parametrize("flags", ["", "--strategies autoregressive,mirror:model"])
+def test_a_model_without_a_draft_is_measured_without_it(file: Path, flags: str) -> None:
+    class NoDraft(FakeRuntime):
+        def open(self, model: Any, **settings: Any) -> FakeSession:
+            if settings["draft"] == "model":
+                raise UsageError("There is no draft model.")
+            return super().open(model, **settings)
+
+    code, stdout, stderr = bench(NoDraft(), file, flags)
+    assert "There is no draft model." in stderr
+    if flags:  # it was asked for
+        assert (code, stdout) == (2, "")
+    else:
+        assert code == 0
+        assert len(last_line(stdout)["strategies"]) == 3
 
 
 def test_a_file_that_cannot_be_written_costs_no_results(file: Path, tmp_path: Path) -> None:
