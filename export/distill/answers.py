@@ -1,0 +1,219 @@
+"""The target's own text: it answers prompts, and writes further ones itself, many at once.
+
+Prompts come in groups; a group is one file of the corpus, and one that is there is not made again.
+Some of the conversations begin with a user turn that the target writes too, after the opening that
+its chat template gives a user (Xu et al. 2024, Magpie).
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from export.distill.corpus import Record, save
+from export.distill.prompts import Prompt
+from runtime import providers
+from runtime.answer import Answer
+from runtime.batch import Job, LaneSession, decode_many
+from runtime.flavours import choose_graph
+from runtime.fused import FusedSession
+from runtime.manifest import Manifest
+from runtime.metrics import Metrics
+from runtime.sampling import Sampling
+from runtime.stream import TextStream
+from runtime.text import Text
+
+GROUP = 192  # conversations in a file
+TEMPERATURES = (0.0, 0.0, 0.6, 1.0)  # dealt out in turn
+WRITTEN_BY_TARGET = "target"  # the template's name of a conversation that the target began
+USER_TEMPERATURE, USER_TOP_P = 1.0, 0.95
+USER_TOKENS = 96  # the most of a user turn that the target writes
+FOLLOW_UPS = 3  # every third conversation that the target began goes on for a second turn
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One group: prompts to answer, how many conversations to begin, and the seed of all that."""
+
+    path: Path
+    prompts: Sequence[Prompt]
+    begun: int
+    seed: int
+
+
+@dataclass(slots=True)
+class _Conversation:
+    template: str
+    sampling: Sampling
+    waiting: list[str | None]  # user turns to come; None is one for the target to write
+    messages: list[dict[str, str]] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
+
+
+def groups(prompts: Sequence[Prompt], begun: int, folder: Path, *, seed: int) -> list[Wanted]:
+    """Cut `prompts` and `begun` conversations into groups, each with its file in `folder`.
+
+    Prompts of several turns stand together: their groups go on when others have ended.
+    """
+    ordered = sorted(prompts, key=lambda prompt: len(prompt.turns))
+    parts = [ordered[start : start + GROUP] for start in range(0, len(ordered), GROUP)]
+    wanted = [(part, 0) for part in parts]
+    wanted += [([], min(GROUP, begun - done)) for done in range(0, begun, GROUP)]
+    return [
+        Wanted(folder / f"answers-{number:04}.npz", part, own, seed + number)
+        for number, (part, own) in enumerate(wanted)
+    ]
+
+
+def write(
+    bundle: Path,
+    wanted: Sequence[Wanted],
+    *,
+    precision: str,
+    context: int,
+    max_new_tokens: int,
+    workers: int,
+    progress: Callable[[str], None],
+) -> None:
+    """Make the files of `wanted` that are not there, each by one of `workers` processes.
+
+    context: tokens of a conversation at most; one that grows beyond ends there.
+    """
+    missing = [group for group in wanted if not group.path.exists()]
+    threads = max(1, len(providers.usable_cores()) // workers)
+    setup = (bundle, precision, context, max_new_tokens, threads)
+    with ProcessPoolExecutor(workers, get_context("spawn"), _Writer.start, setup) as pool:
+        running = [pool.submit(_Writer.run, group) for group in missing]
+        try:
+            for done, future in enumerate(as_completed(running), len(wanted) - len(missing) + 1):
+                path, tokens = future.result()
+                progress(f"{path.name}: {tokens} tokens of answers ({done} of {len(wanted)} files)")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+class _Writer:
+    """One process's target, loaded once; it writes group after group."""
+
+    own: "_Writer"
+
+    def __init__(
+        self, bundle: Path, precision: str, context: int, max_new_tokens: int, threads: int
+    ) -> None:
+        manifest = Manifest.load(bundle)
+        role = manifest.target
+        graph = choose_graph(manifest, "target", "CPU", precision)
+        lanes = max(map(int, graph.lanes))
+        self._text = Text.load(bundle)
+        self._ends = frozenset(role.end_tokens)
+        self._context = min(context, role.geometry.context)
+        self._max_new_tokens = max_new_tokens
+        self._single = FusedSession(
+            bundle / graph.file, role.geometry, threads=threads, context=self._context
+        )
+        self._lanes = LaneSession(
+            bundle / graph.lanes[str(lanes)], role.geometry, lanes=lanes, threads=threads
+        )
+
+    @staticmethod
+    def start(*setup: object) -> None:
+        """What a new process does first."""
+        _Writer.own = _Writer(*setup)  # type: ignore[arg-type]
+
+    @staticmethod
+    def run(wanted: Wanted) -> tuple[Path, int]:
+        """Write one group's file; return its path and how many tokens of answers it holds."""
+        return _Writer.own.write(wanted)
+
+    def write(self, wanted: Wanted) -> tuple[Path, int]:
+        """All turns of all conversations, turn by turn; then the file."""
+        talks = [
+            _Conversation(prompt.template, _sampling(wanted.seed, place), list(prompt.turns))
+            for place, prompt in enumerate(wanted.prompts)
+        ]
+        for place in range(wanted.begun):
+            turns = 1 if place % FOLLOW_UPS else 2
+            talks.append(
+                _Conversation(WRITTEN_BY_TARGET, _sampling(wanted.seed, place), [None] * turns)
+            )
+        active = talks
+        while active := [talk for talk in active if talk.waiting]:
+            self._ask(active)
+            active = self._answer(active)
+        records = [
+            Record(
+                np.array(talk.prompt + talk.answer, np.int64),
+                len(talk.prompt),
+                talk.sampling.temperature,
+                talk.template,
+            )
+            for talk in talks
+            if talk.answer
+        ]
+        save(wanted.path, records)
+        return wanted.path, sum(len(record.tokens) - record.start for record in records)
+
+    def _ask(self, talks: Sequence[_Conversation]) -> None:
+        """Add the next user turn to each, those that the target writes all at once."""
+        own = [talk for talk in talks if talk.waiting[0] is None]
+        openings = [self._opening(talk.messages) for talk in own]
+        samplings = [
+            replace(talk.sampling, temperature=USER_TEMPERATURE, top_p=USER_TOP_P) for talk in own
+        ]
+        written = self._decode(openings, samplings, USER_TOKENS)
+        texts = iter([answer.text.strip() for answer in written])
+        for talk in talks:
+            turn = talk.waiting.pop(0)
+            content = next(texts) if turn is None else turn
+            talk.messages.append({"role": "user", "content": content})
+
+    def _answer(self, talks: Sequence[_Conversation]) -> list[_Conversation]:
+        """Have the target answer each that fits the context; those that do."""
+        ready = []
+        for talk in talks:
+            prompt = self._text.encode_chat(talk.messages)
+            if talk.messages[-1]["content"] and len(prompt) < self._context:
+                talk.prompt, talk.answer = prompt, []
+                ready.append(talk)
+        prompts = [talk.prompt for talk in ready]
+        samplings = [talk.sampling for talk in ready]
+        for talk, answer in zip(
+            ready, self._decode(prompts, samplings, self._max_new_tokens), strict=True
+        ):
+            ended = answer.finish_reason == "eos"
+            talk.answer = answer.tokens + [min(self._ends)] * ended
+            talk.messages.append({"role": "assistant", "content": answer.text})
+        return ready
+
+    def _opening(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The tokens up to where the next user turn's text begins."""
+        one, other = (
+            self._text.encode_chat([*messages, {"role": "user", "content": content}])
+            for content in ("a", "1")
+        )
+        shared = np.cumprod(np.array(one) == np.array(other)).sum()
+        return one[: int(shared)]
+
+    def _decode(
+        self, prompts: Sequence[list[int]], samplings: Sequence[Sampling], most: int
+    ) -> list[Answer]:
+        jobs = [
+            Job(
+                np.array(prompt, np.int64),
+                sampling,
+                most,
+                Answer(TextStream(self._text), Metrics("autoregressive", sampling.seed, {})),
+            )
+            for prompt, sampling in zip(prompts, samplings, strict=True)
+        ]
+        decode_many(jobs, self._single, self._lanes, end_tokens=self._ends)
+        return [job.answer for job in jobs]
+
+
+def _sampling(seed: int, place: int) -> Sampling:
+    return Sampling(temperature=TEMPERATURES[place % len(TEMPERATURES)], seed=seed * GROUP + place)
