@@ -12,7 +12,7 @@ from runtime.bundle_files import check_file, check_names, check_sha256
 from runtime.errors import BundleError
 from runtime.strict_json import read_dataclass, read_object
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FILE_NAME = "manifest.json"
 INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # what file managers leave where they looked
@@ -134,13 +134,22 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The target or the draft; `graphs` is keyed by flavour and precision, as in "fused-int8"."""
+    """The target or the draft; `graphs` is keyed by flavour and precision, as in "fused-int8".
+
+    A draft's `tokens_per_pass` k above 1 says that it knows k - 1 mask tokens, with the ids that
+    follow the vocabulary; `head_tokens` is the file of the tokens that its logits are about, int32
+    [n] ascending, where these are not all. A target's `lenses` are tuned lenses for leaving early,
+    keyed by the layer after which they apply, each a file of float16 [hidden, hidden]: y = x @
+    lens.T, then the model's norm and head.
+    """
 
     geometry: Geometry
     graphs: dict[str, Graph]
     end_tokens: list[int]
     tokens_per_pass: int = 1
     early_exit_layer: int | None = None
+    head_tokens: str | None = None
+    lenses: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +293,26 @@ class Manifest:
         layer = role.early_exit_layer
         if layer is not None and not 0 < layer < role.geometry.layers:
             raise BundleError(f"{where}: early_exit_layer {layer} is not between two layers.")
+        self._check_beside(where, name, role)
+
+    def _check_beside(self, where: str, name: RoleName, role: Role) -> None:
+        """The files of numbers that a role may have beside its graphs."""
+        for what, files, owner in (
+            ("head_tokens", [] if role.head_tokens is None else [role.head_tokens], "draft"),
+            ("lenses", role.lenses.values(), "target"),
+        ):
+            if files and name != owner:
+                raise BundleError(f"{where} has {what}, which only the {owner} may have.")
+            for file in files:
+                if file not in self.files:
+                    raise BundleError(
+                        f"{where}: {what} names {file!r:.80}, which is not among the bundle's "
+                        "files."
+                    )
+        for layer in role.lenses:
+            known = re.fullmatch("[1-9][0-9]{0,5}", layer)
+            if not known or int(layer) >= role.geometry.layers:
+                raise BundleError(f"{where}: the lens {layer!r:.80} is not between two layers.")
 
     def _check_graph(self, where: str, key: str, graph: Graph) -> None:
         if key != f"{graph.flavour}-{graph.precision}":

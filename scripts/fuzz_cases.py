@@ -3,6 +3,7 @@
 A case ends well in success or in one of this project's errors; anything else is a finding.
 """
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -10,10 +11,13 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+import numpy as np
+
 from export import gguf_file, tokenizer
 from export.__main__ import main as export_main
 from runtime import open_session
-from runtime.manifest import FILE_NAME, Manifest
+from runtime.bundle_files import file_sha256
+from runtime.manifest import FILE_NAME, FileEntry, Manifest
 from scripts.broken_gguf import break_gguf, cut_gguf
 from scripts.broken_manifest import break_manifest
 from tests import tiny
@@ -112,6 +116,26 @@ def prepare(shared: Path) -> None:
     graphs = "target/fused-int8,target/fused-fp32,draft/fused-int4"
     if export_main(["gguf", str(path), "--out", str(shared / "bundle"), "--graphs", graphs]):
         raise RuntimeError("the bundle to mutate could not be built")
+    _add_arrays(shared / "bundle")
+
+
+def _add_arrays(bundle: Path) -> None:
+    """Give the draft a list of all tokens, and the target a lens."""
+    manifest = Manifest.load(bundle)
+    geometry, draft = manifest.target.geometry, manifest.role("draft")
+    head, lens = "draft/head-tokens.npy", "target/lens-1.npy"
+    np.save(bundle / head, np.arange(geometry.vocabulary, dtype=np.int32))
+    np.save(bundle / lens, np.eye(geometry.hidden, dtype=np.float16))
+    added = {
+        name: FileEntry(file_sha256(bundle / name), (bundle / name).stat().st_size)
+        for name in (head, lens)
+    }
+    dataclasses.replace(
+        manifest,
+        files={**manifest.files, **added},
+        target=dataclasses.replace(manifest.target, lenses={"1": lens}),
+        draft=dataclasses.replace(draft, head_tokens=head),
+    ).save(bundle)
 
 
 KINDS: dict[str, Callable[[Path, Path], Cases]] = {"gguf": GgufCases, "manifest": ManifestCases}

@@ -91,7 +91,7 @@ def test_graph_path_names_what_there_is(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format_version=1), "format version 1"),
+        (lambda d: d.update(format_version=2), "format version 2"),
         (lambda d: d.pop("format_version"), "format version None"),
         (
             lambda d: d["target"]["graphs"]["fused-int8"].update(rows={"4": GRAPH}),
@@ -162,6 +162,43 @@ def test_load_refuses(
     bundle: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     edit(bundle, change)
+    with pytest.raises(BundleError, match=message):
+        Manifest.load(bundle)
+
+
+def test_what_lies_beside_the_graphs_is_named(bundle: Path) -> None:
+    edit(bundle, lambda d: d["target"].update(lenses={"1": PROBE}))
+    edit(bundle, lambda d: d.update(draft={**d["target"], "lenses": {}, "head_tokens": GRAPH}))
+    manifest = Manifest.load(bundle)
+    assert manifest.target.lenses == {"1": PROBE}
+    assert manifest.draft is not None
+    assert manifest.draft.head_tokens == GRAPH
+
+
+@pytest.mark.parametrize(
+    ("role", "values", "message"),
+    [
+        ("target", {"head_tokens": GRAPH}, "target has head_tokens, which only the draft may have"),
+        ("target", {"head_tokens": 3}, "head_tokens is 3 where str is needed"),
+        ("draft", {"head_tokens": "x.npy"}, "head_tokens names 'x.npy', which is not among"),
+        ("draft", {"head_tokens": "../x"}, "not among"),
+        ("draft", {"lenses": {"1": GRAPH}}, "draft has lenses, which only the target may have"),
+        ("target", {"lenses": {"1": "x.npy"}}, "lenses names 'x.npy', which is not among"),
+        ("target", {"lenses": {"1": None}}, r"lenses\.1 is None where str is needed"),
+        ("target", {"lenses": {"0": GRAPH}}, "the lens '0' is not between two layers"),
+        ("target", {"lenses": {"2": GRAPH}}, "the lens '2' is not between two layers"),
+        ("target", {"lenses": {"01": GRAPH}}, "the lens '01' is not"),
+        ("target", {"lenses": {"+1": GRAPH}}, r"the lens '\+1' is not"),
+        ("target", {"lenses": {"\u0661": GRAPH}}, "the lens '\u0661' is not"),
+        ("target", {"lenses": {"9" * 5000: GRAPH}}, "the lens '9999"),
+        ("target", {"lenses": [GRAPH]}, "lenses is"),
+    ],
+)
+def test_what_lies_beside_the_graphs_is_checked(
+    bundle: Path, role: str, values: dict[str, Any], message: str
+) -> None:
+    edit(bundle, lambda d: d.update(draft=dict(d["target"])))
+    edit(bundle, lambda d: d[role].update(values))
     with pytest.raises(BundleError, match=message):
         Manifest.load(bundle)
 
