@@ -78,24 +78,31 @@ def choose(logits: Floats, context: Sequence[int] | NDArray[np.integer], samplin
 
 
 def rank(
-    logits: Floats, context: Sequence[int] | NDArray[np.integer], sampling: Sampling, count: int
+    logits: Floats,
+    context: Sequence[int] | NDArray[np.integer],
+    sampling: Sampling,
+    count: int,
+    *,
+    tokens: Ids | None = None,
 ) -> list[int]:
     """List the first `count` tokens in the order in which `choose` prefers them.
 
     Takes what `choose` takes; `rank(...)[0]` is its answer. The list is shorter where fewer tokens
-    survive the filters. Raises MirrorError as `choose` does.
+    survive the filters. `tokens` [n] int64, ascending, says of which tokens `logits` [n] are, as if
+    all others had -inf. Raises MirrorError as `choose` does.
     """
     if count < 1:
         return []
-    scores = _penalised(logits, context, sampling.repetition_penalty)
+    scores = _penalised(logits, context, sampling.repetition_penalty, tokens)
     _check(scores.max())
     if sampling.temperature == 0:
         ids = np.flatnonzero(scores >= _kth_largest(scores, count))
         values = scores[ids].astype(np.float64)
     else:
-        ids, values = _contest(scores, len(context), sampling, count)
+        ids, values = _contest(scores, len(context), sampling, count, tokens)
     order = np.argsort(-values, kind="stable")[:count]
-    return [int(ids[place]) for place in order if values[place] > -math.inf]
+    found = ids[order[values[order] > -math.inf]]
+    return [int(token) for token in _named(found, tokens)]
 
 
 def margin(
@@ -161,14 +168,22 @@ def _check(best: np.float32) -> None:
         )
 
 
+def _named(places: Ids, tokens: Ids | None) -> Ids:
+    """The ids of the tokens at `places` among the scores."""
+    return places if tokens is None else tokens[places]
+
+
 def _penalised(
-    logits: Floats, context: Sequence[int] | NDArray[np.integer], penalty: float
+    logits: Floats,
+    context: Sequence[int] | NDArray[np.integer],
+    penalty: float,
+    tokens: Ids | None = None,
 ) -> Floats:
     """Apply the repetition penalty (Keskar et al. 2019, CTRL) to the tokens of the context."""
     if penalty == 1 or len(context) == 0:
         return logits
     seen = np.asarray(context, dtype=np.int64)
-    seen = seen[seen < logits.size]
+    seen = seen[seen < logits.size] if tokens is None else np.flatnonzero(np.isin(tokens, seen))
     scores = logits.copy()
     old = logits[seen]
     factor = np.float32(penalty)
@@ -247,19 +262,26 @@ def _nucleus(scores: Floats, temperature: float, top_p: float) -> Ids:
     return found
 
 
-def _contest(scores: Floats, position: int, sampling: Sampling, count: int) -> tuple[Ids, Doubles]:
-    """Give ids (ascending) with their noisy scores, among them the `count` best of all."""
+def _contest(
+    scores: Floats, position: int, sampling: Sampling, count: int, tokens: Ids | None = None
+) -> tuple[Ids, Doubles]:
+    """Give places (ascending) with their noisy scores, among them the `count` best of all."""
     ids = _survivors(scores, sampling)
     if (scores if ids is None else ids).size > _FEW and count <= _FEW // 16:
-        ids = _contenders(scores, ids, position, sampling, count)
+        ids = _contenders(scores, ids, position, sampling, count, tokens)
     elif ids is None:
         ids = np.arange(scores.size)
     values = _scaled(scores[ids], scores.max(), sampling.temperature)
-    return ids, values + gumbel(sampling.seed, position, ids)
+    return ids, values + gumbel(sampling.seed, position, _named(ids, tokens))
 
 
 def _contenders(
-    scores: Floats, ids: Ids | None, position: int, sampling: Sampling, count: int
+    scores: Floats,
+    ids: Ids | None,
+    position: int,
+    sampling: Sampling,
+    count: int,
+    tokens: Ids | None,
 ) -> Ids:
     """Find all of `ids` that can be among the `count` best, without making most of the noise.
 
@@ -270,13 +292,15 @@ def _contenders(
     top = scores.max()
     high, _ = _keys(sampling.seed, position)
     total = scores.size if ids is None else ids.size
+    names = tokens if ids is None else _named(ids, tokens)
     ratios = np.empty(total, dtype=np.float32)
     for start in range(0, total, _CHUNK):
         stop = min(start + _CHUNK, total)
-        if ids is None:
-            words, part = np.arange(start, stop, dtype=np.uint32), scores[start:stop]
+        part = scores[start:stop] if ids is None else scores[ids[start:stop]]
+        if names is None:
+            words = np.arange(start, stop, dtype=np.uint32)
         else:
-            words, part = ids[start:stop].astype(np.uint32), scores[ids[start:stop]]
+            words = names[start:stop].astype(np.uint32)
         words = _hash(words, high)
         rest = np.invert(words, out=words).astype(np.float32)
         # The second word adds 20 bits below: where the first leaves 0, less than one of them.
@@ -285,7 +309,7 @@ def _contenders(
     first = np.flatnonzero(ratios >= (ratios.max() if count == 1 else _kth_largest(ratios, count)))
     first = first if ids is None else ids[first]
     noisy = _scaled(scores[first], top, sampling.temperature)
-    noisy += gumbel(sampling.seed, position, first)
+    noisy += gumbel(sampling.seed, position, _named(first, tokens))
     level = float(_kth_largest(noisy, count))
     if level < -40:  # a weight that matters could be below the range of float32
         return np.arange(total) if ids is None else ids

@@ -103,6 +103,28 @@ def test_context_may_be_an_array() -> None:
         assert choose(TABLE[0], np.array(seen), settings) == choose(TABLE[0], seen, settings)
 
 
+FILTERS = [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, {"repetition_penalty": 1.5}]
+
+
+@pytest.mark.parametrize("size", [30, 9000])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("filters", FILTERS)
+def test_a_short_list_ranks_as_a_whole_row_where_all_else_is_impossible(
+    size: int, temperature: float, filters: dict[str, float]
+) -> None:
+    draw = np.random.default_rng(7)
+    for seed in range(20):
+        tokens = np.sort(draw.choice(3 * size, size, replace=False))
+        logits = draw.standard_normal(size).astype(np.float32) * 3
+        row = np.full(3 * size, -np.inf, np.float32)
+        row[tokens] = logits
+        context = draw.choice(3 * size, 20).tolist()
+        settings = Sampling(temperature=temperature, seed=seed, **filters)  # type: ignore[arg-type]
+        found = rank(logits, context, settings, 3, tokens=tokens)
+        assert found == rank(row, context, settings, 3)
+        assert found[0] == choose(row, context, settings)
+
+
 SHAPES: dict[str, Callable[[np.random.Generator], NDArray[np.float64]]] = {
     "normal": lambda draw: draw.standard_normal(6000) * 3,
     "level": lambda draw: draw.standard_normal(6000) * 0.01,
