@@ -11,15 +11,15 @@ Array = NDArray[np.float32]
 
 
 def logits(model: Model, tokens: Sequence[int]) -> Array:
-    """The logits [len(tokens), vocabulary] of a whole text; row i speaks for position i + 1.
+    """The logits [len(tokens), model.logits] of a whole text; row i speaks for position i + 1.
 
-    `tokens` are ids below the vocabulary.
+    `tokens` are ids of the vocabulary, and of mask tokens where the model has such.
     """
     return logits_of_texts(model, [tokens])[0]
 
 
 def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]:
-    """The logits of several texts that do not see each other, [len(text), vocabulary] each.
+    """The logits of several texts that do not see each other, [len(text), model.logits] each.
 
     All rows share every product, so that the weights are read once. The largest things held are
     the result and one layer's products. Architecture: Touvron et al. 2023, LLaMA.
@@ -27,7 +27,7 @@ def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]
     weights, geometry = model.weights, model.geometry
     ends = np.cumsum([len(text) for text in texts])
     spans = [slice(end - len(text), end) for text, end in zip(texts, ends, strict=True)]
-    hidden: Array = weights["embedding"][np.concatenate(texts).astype(np.int64)]
+    hidden = _embed(model, np.concatenate(texts).astype(np.int64))
     rotary = _rotary(model, np.concatenate([np.arange(len(text)) for text in texts]))
     for layer in range(geometry.layers):
         name = f"layers.{layer}"
@@ -37,6 +37,16 @@ def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]
         hidden = hidden + _feed_forward(model, name, normed)
     rows = _norm(hidden, weights["norm"], geometry.norm_epsilon) @ model.head.T
     return [rows[span] for span in spans]
+
+
+def _embed(model: Model, tokens: NDArray[np.int64]) -> Array:
+    """The rows [n, hidden] of real tokens and mask tokens."""
+    vocabulary = model.geometry.vocabulary
+    rows: Array = model.weights["embedding"][np.minimum(tokens, vocabulary - 1)]
+    masked = tokens >= vocabulary
+    if masked.any():
+        rows[masked] = model.weights["masks"][tokens[masked] - vocabulary]
+    return rows
 
 
 def _attention(

@@ -1,5 +1,6 @@
 """The reference agrees with a token-by-token pass written another way, from the file's own rows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,24 @@ def test_every_family_equals_a_pass_token_by_token(tmp_path: Path, name: str) ->
     np.testing.assert_allclose(found, np.stack(wanted), atol=2e-4)
     other = step_by_step(weights, TOKENS, size=family.head_size, interleaved=not interleaved)
     assert np.abs(found - np.stack(other)).max() > 0.1, "the order of the rows is not seen"
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_mask_tokens_stand_behind_the_vocabulary_and_the_head_is_cut(
+    tmp_path: Path, *, tied: bool
+) -> None:
+    weights = tiny.tensors(seed=3, tied=tied)
+    model = gguf_file.read(tiny.write_gguf(tmp_path / "tiny.gguf", weights=weights)).model
+    masks = np.random.default_rng(1).standard_normal((2, tiny.HIDDEN)).astype(np.float32)
+    kept = np.array([0, 4, 77, 270])
+    model = replace(model, weights={**model.weights, "masks": masks}, head_tokens=kept)
+    table = weights["token_embd.weight"]
+    weights |= {"token_embd.weight": np.concatenate([table, masks])}
+    weights.setdefault("output.weight", table)
+    texts = [[*TOKENS, *model.mask_tokens], [5, 271, 6], [3]]
+    for text, found in zip(texts, reference.logits_of_texts(model, texts), strict=True):
+        wanted = np.stack(step_by_step(weights, text))[:, kept]
+        np.testing.assert_allclose(found, wanted, atol=2e-4)
 
 
 def test_texts_do_not_see_each_other(tmp_path: Path) -> None:
