@@ -36,14 +36,30 @@ def choose_graph(
 
 
 def open_graph(
-    folder: Path, graph: Graph, geometry: Geometry, *, provider: str = "CPU", **settings: Any
+    folder: Path,
+    graph: Graph,
+    geometry: Geometry,
+    *,
+    provider: str = "CPU",
+    columns: int | None = None,
+    **settings: Any,
 ) -> GraphSession[Any]:
     """The session of `graph` in the bundle `folder`; settings as for the flavour's own session.
 
-    Raises BundleError, ProviderError as `providers.load`.
+    columns: how many the logits have, where they are not of the whole vocabulary. Raises
+    BundleError when they have others, and with ProviderError as `providers.load`.
     """
+    session: GraphSession[Any]
     if graph.flavour == "fused":
-        return FusedSession(folder / graph.file, geometry, **settings)
-    files = {int(rows): folder / file for rows, file in graph.rows.items()}
-    slots = graph.context or geometry.context
-    return PortableSession(files, geometry, slots=slots, provider=provider, **settings)
+        session = FusedSession(folder / graph.file, geometry, **settings)
+    else:
+        files = {int(rows): folder / file for rows, file in graph.rows.items()}
+        slots = graph.context or geometry.context
+        session = PortableSession(files, geometry, slots=slots, provider=provider, **settings)
+    due = geometry.vocabulary if columns is None else columns
+    if session.logits_width != due:
+        raise BundleError(
+            f"{folder / graph.file} does not fit its manifest: its logits have "
+            f"{session.logits_width} columns where {due} are due; build the bundle again."
+        )
+    return session

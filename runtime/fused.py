@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from runtime import providers
 from runtime.cache import Buffers
 from runtime.manifest import Geometry
-from runtime.session import GraphSession, misfits_named
+from runtime.session import GraphSession, misfits_named, width_of_logits
 
 MOST_BOUND_SHAPES = 64
 
@@ -46,9 +46,9 @@ class FusedSession(GraphSession[Buffers]):
         if cache is None:
             longest = min(context or geometry.context, geometry.context)
             cache = Buffers(geometry, longest, self._real)
-        super().__init__(geometry, cache)
+        super().__init__(geometry, cache, logits_width=width_of_logits(geometry, self._session))
         self._core = cores[0] if cores else None
-        self._logits = np.empty((1, geometry.vocabulary), np.float32)
+        self._logits = np.empty((1, self.logits_width), np.float32)
         self._calls: dict[tuple[int, int], _Call] = {}
 
     def new_cache(self, context: int) -> Buffers:
@@ -73,7 +73,7 @@ class FusedSession(GraphSession[Buffers]):
     def _call(self, width: int, num_logits: int) -> "_Call":
         """The bound buffers for calls of this shape, made at its first use."""
         if num_logits > len(self._logits):
-            self._logits = np.empty((num_logits, self.vocabulary), np.float32)
+            self._logits = np.empty((num_logits, self.logits_width), np.float32)
             self._calls.clear()
         if (width, num_logits) not in self._calls:
             if len(self._calls) >= MOST_BOUND_SHAPES:

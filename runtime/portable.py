@@ -17,7 +17,7 @@ from runtime import providers
 from runtime.cache import Arena
 from runtime.errors import ContextError
 from runtime.manifest import Geometry
-from runtime.session import GraphSession, misfits_named
+from runtime.session import GraphSession, misfits_named, width_of_logits
 
 HIDDEN = -30000.0  # a score that no row can outweigh, finite also in float16
 ROOT = -1  # the parent of a node that follows the cached text
@@ -54,7 +54,11 @@ class PortableSession(GraphSession[Arena]):
         self._core = cores[0] if cores else None
         self._real = providers.input_type(sessions[min(sessions)], "mask")
         longest = min(context or geometry.context, geometry.context)
-        super().__init__(geometry, cache or Arena(geometry, longest, slots, self._real))
+        super().__init__(
+            geometry,
+            cache or Arena(geometry, longest, slots, self._real),
+            logits_width=width_of_logits(geometry, *sessions.values()),
+        )
         self.chunk = max(sessions)
         with misfits_named():
             self._calls = [
@@ -78,7 +82,7 @@ class PortableSession(GraphSession[Arena]):
         super().crop(length)
 
     def branch(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
-        """Feed a tree of nodes after the cached text; the logits [n, vocabulary] float32 of all.
+        """Feed a tree of nodes after the cached text; the logits [n, logits_width] of all.
 
         parents: for each node the place of its parent among the nodes, before it, or ROOT for the
         end of the cached text. The branches fed before are forgotten; `keep` makes a path of these
@@ -87,7 +91,7 @@ class PortableSession(GraphSession[Arena]):
         """
         self._branch = _NO_BRANCH
         if not tokens:
-            return np.empty((0, self.vocabulary), np.float32)
+            return np.empty((0, self.logits_width), np.float32)
         seen = ancestry(parents)
         deepest = int(seen.sum(axis=1).max(initial=0))
         if self.length + deepest > self.context or self.length + len(tokens) > self._slots:

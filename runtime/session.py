@@ -19,14 +19,16 @@ C = TypeVar("C", bound=Cache)
 class GraphSession(ABC, Generic[C]):
     """A model with one sequence's cache; one thread uses it.
 
-    chunk: rows in a call that reads a long text.
+    chunk: rows in a call that reads a long text. logits_width: columns of its logits, fewer than
+    `vocabulary` in a draft whose head is about few tokens.
     """
 
     chunk: int
 
-    def __init__(self, geometry: Geometry, cache: C) -> None:
+    def __init__(self, geometry: Geometry, cache: C, *, logits_width: int) -> None:
         self.geometry = geometry
         self.vocabulary = geometry.vocabulary
+        self.logits_width = logits_width
         self.cache = cache
         self._run_options = ort.RunOptions()
 
@@ -77,7 +79,7 @@ class GraphSession(ABC, Generic[C]):
         """Feed what is not cached yet of `tokens` [n] int64, the whole text from its start.
 
         Keys and values of other tokens past the common start are forgotten. Returns the logits of
-        the last `num_logits` tokens, [num_logits, vocabulary] float32, in a buffer that the next
+        the last `num_logits` tokens, [num_logits, logits_width] float32, in a buffer that the next
         call writes again. Raises ContextError when the text does not fit, BundleError when the
         graph does not fit its manifest.
         """
@@ -88,6 +90,23 @@ class GraphSession(ABC, Generic[C]):
     @abstractmethod
     def _feed(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
         """Feed `tokens` after what is cached, cache them, give the last rows of logits."""
+
+
+def width_of_logits(geometry: Geometry, *sessions: ort.InferenceSession) -> int:
+    """How many columns the logits of one model's graphs have; BundleError when they do not agree.
+
+    Nor may these be none, or more than the vocabulary.
+    """
+    outputs = [item for session in sessions for item in session.get_outputs()]
+    widths = {item.shape[-1] if item.shape else None for item in outputs if item.name == "logits"}
+    width = next(iter(widths), None)
+    if len(widths) != 1 or not isinstance(width, int) or not 1 <= width <= geometry.vocabulary:
+        raise BundleError(
+            "A graph does not fit its manifest (its logits have "
+            f"{' or '.join(sorted(map(str, widths))) or 'no'} columns and its vocabulary "
+            f"{geometry.vocabulary} tokens); build the bundle again."
+        )
+    return width
 
 
 @contextmanager

@@ -146,6 +146,18 @@ def test_a_graph_opens_as_its_flavours_session(key: str, manifest: Manifest) -> 
         assert session.chunk == max(map(int, graph.rows))
 
 
+@pytest.mark.parametrize("key", ["fused-fp32", "portable-fp32"])
+def test_logits_of_another_width_than_is_due_are_named(key: str, manifest: Manifest) -> None:
+    graph, geometry = manifest.target.graphs[key], manifest.target.geometry
+    size = geometry.vocabulary
+    larger = dataclasses.replace(geometry, vocabulary=size + 1)
+    for given, columns in ((geometry, size - 1), (larger, None), (larger, size + 1)):
+        said = rf"onnx does not fit .*: its logits have {size} columns where {columns or size + 1}"
+        with pytest.raises(BundleError, match=said):
+            open_graph(manifest.folder, graph, given, columns=columns, threads=1)
+    assert open_graph(manifest.folder, graph, larger, columns=size, threads=1).context
+
+
 def test_a_graph_without_its_file_is_named(manifest: Manifest, tmp_path: Path) -> None:
     for graph in manifest.target.graphs.values():
         with pytest.raises(BundleError, match=r"onnx cannot be loaded on CPU: .*build the bundle"):

@@ -39,7 +39,8 @@ class ByWidth(GraphSession[Cache]):
     chunk = 64
 
     def __init__(self, bundle: Path, error: Callable[[int], float], *, context: int = 64) -> None:
-        super().__init__(Manifest.load(bundle).target.geometry, Cache(context))
+        geometry = Manifest.load(bundle).target.geometry
+        super().__init__(geometry, Cache(context), logits_width=geometry.vocabulary)
         self.widths: list[int] = []
         self._error = error
 

@@ -3,7 +3,9 @@
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from runtime.cache import Cache
 from runtime.errors import BundleError, ContextError
 from runtime.manifest import Geometry, Manifest
-from runtime.session import GraphSession, misfits_named
+from runtime.session import GraphSession, misfits_named, width_of_logits
 
 Tokens = NDArray[np.int64]
 TEXT: Tokens = np.random.default_rng(5).integers(0, 50, 64)
@@ -27,7 +29,7 @@ class Noted(GraphSession[Cache]):
     chunk = CHUNK
 
     def __init__(self, geometry: Geometry, context: int = 40) -> None:
-        super().__init__(geometry, Cache(context))
+        super().__init__(geometry, Cache(context), logits_width=1)
         self.calls: list[tuple[int, int]] = []
 
     def new_cache(self, context: int) -> Cache:
@@ -191,6 +193,41 @@ def test_a_session_goes_from_cache_to_cache(session: Noted) -> None:
     assert (session.length, session.context) == (5, 40)
     same(session.extend(TEXT[:6]), logits(TEXT[:6]))
     assert session.calls == [(0, 5), (0, 4), (5, 1)]
+
+
+class Outputs:
+    """What is asked of an onnxruntime session: the shapes of its outputs."""
+
+    def __init__(self, *logits: list[Any]) -> None:
+        self._found = [Output("logits", shape) for shape in logits]
+
+    def get_outputs(self) -> list["Output"]:
+        return [Output("new_keys.0", [1, 2, 3]), *self._found]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    name: str
+    shape: list[Any]
+
+
+def test_the_width_of_logits_is_the_graphs_own(geometry: Geometry) -> None:
+    for columns in (1, 7, geometry.vocabulary):
+        assert width_of_logits(geometry, Outputs(["rows", columns])) == columns
+        assert width_of_logits(geometry, Outputs([8, columns]), Outputs([1, columns])) == columns
+
+
+def test_logits_that_no_model_gives_are_named(geometry: Geometry) -> None:
+    for outputs, said in (
+        ([Outputs()], "no columns"),
+        ([Outputs([])], "None columns"),
+        ([Outputs([4, "columns"])], "columns columns"),
+        ([Outputs([4, 0])], "0 columns"),
+        ([Outputs([4, geometry.vocabulary + 1])], f"{geometry.vocabulary + 1} columns"),
+        ([Outputs([4, 3]), Outputs([4, 2])], "2 or 3 columns"),
+    ):
+        with pytest.raises(BundleError, match=f"its manifest .its logits have {said}"):
+            width_of_logits(geometry, *outputs)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, Exception])
