@@ -1,6 +1,6 @@
 """The one description of a decoder, from tokens to logits, that every flavour of a graph shares."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,8 +15,12 @@ class Flavour(Protocol):
     writer: GraphWriter
     linear: Linear
 
-    def embed(self) -> str:
-        """The rows [n, hidden] of the call's tokens."""
+    @property
+    def integer(self) -> type[np.integer[Any]]:
+        """The type of the input `tokens`."""
+
+    def lay_out(self, rows: str) -> str:
+        """Rows [n, hidden] in the shape that this flavour gives them."""
 
     def norm(self, rows: str, weight: str) -> str:
         """RMS norm over the last axis, times `weight`."""
@@ -40,7 +44,7 @@ class Flavour(Protocol):
 def decode(flavour: Flavour, model: Model) -> None:
     """Add the nodes and weights of the whole model (Touvron et al. 2023, LLaMA)."""
     writer, linear = flavour.writer, flavour.linear
-    hidden = flavour.embed()
+    hidden = flavour.lay_out(_embedded(flavour, model))
     skip: str | None = None
 
     def norm(name: str) -> tuple[str, str]:
@@ -59,8 +63,27 @@ def decode(flavour: Flavour, model: Model) -> None:
         skip = linear.project(f"{name}.down", flavour.gated(gate, up))
     normed, _ = norm("norm")
     logits = linear.project("head", flavour.wanted(normed))
-    shape = writer.constant(np.array([-1, model.geometry.vocabulary], np.int64))
+    shape = writer.constant(np.array([-1, model.logits], np.int64))
     writer.float32(writer.node("Reshape", logits, shape), output="logits")
+
+
+def _embedded(flavour: Flavour, model: Model) -> str:
+    """The rows [n, hidden] of the call's tokens, of mask tokens too where the model has such."""
+    if model.tokens_per_pass == 1:
+        return flavour.linear.embed("tokens")
+    writer, vocabulary = flavour.writer, model.geometry.vocabulary
+
+    def number(value: int) -> str:
+        return writer.constant(np.array(value, flavour.integer))
+
+    # Both tables are asked for every token, so each must be asked for one that it has.
+    rows = flavour.linear.embed(writer.node("Min", "tokens", number(vocabulary - 1)))
+    places = writer.node("Max", writer.node("Sub", "tokens", number(vocabulary)), number(0))
+    masks = writer.real("masks", model.weights["masks"])
+    masked = writer.node("Gather", masks, places, axis=0)
+    is_real = writer.node("Less", "tokens", number(vocabulary))
+    axis = writer.constant(np.array([1], np.int64))
+    return writer.node("Where", writer.node("Unsqueeze", is_real, axis), rows, masked)
 
 
 def _qkv(flavour: Flavour, model: Model, name: str, normed: str) -> str:

@@ -12,7 +12,7 @@ graph that decodes many sequences together):
     total_lengths.{lane} [] int32      the same keys, counted in full
     past.{lane}.{layer}.{key|value}    [1, kv_heads, capacity, head_size] float32 or float16
 
-Outputs: logits [R, vocabulary] float32 and present.{lane}.{layer}.{key|value}, which the caller
+Outputs: logits [R, model.logits] float32 and present.{lane}.{layer}.{key|value}, which the caller
 binds to the buffers of past: the cache is updated in place.
 
 Why a lone row is doubled: the attention kernel adds in another order for one row than for two or
@@ -48,6 +48,8 @@ def build_fused(
 class Fused:
     """Operators of ONNX Runtime's own, one attention node for each lane; rows are [n, 1, width]."""
 
+    integer = np.int64
+
     def __init__(self, writer: GraphWriter, model: Model, linear: Linear, lanes: int) -> None:
         self.writer, self.linear = writer, linear
         self._geometry = model.geometry
@@ -56,10 +58,10 @@ class Fused:
         tables = rotary_tables(model, model.geometry.context + 1)
         self._rotary = (writer.real("cosine", tables[0]), writer.real("sine", tables[1]))
 
-    def embed(self) -> str:
-        """Rows with the axis on which int8 lays two bytes of a row beside each other."""
+    def lay_out(self, rows: str) -> str:
+        """With the axis on which int8 lays two bytes of a row beside each other."""
         axis = self.writer.constant(np.array([1], np.int64))
-        return self.writer.node("Unsqueeze", self.linear.embed("tokens"), axis)
+        return self.writer.node("Unsqueeze", rows, axis)
 
     def norm(self, rows: str, weight: str) -> str:
         """One operator."""
@@ -140,6 +142,6 @@ def _signature(
         for part in ("key", "value")
     ]
     inputs += [info(f"past.{name}", writer.real_type, cache_shape) for name in caches]
-    outputs = [info("logits", TensorProto.FLOAT, ["rows", geometry.vocabulary])]
+    outputs = [info("logits", TensorProto.FLOAT, ["rows", model.logits])]
     outputs += [info(f"present.{name}", writer.real_type, cache_shape) for name in caches]
     return inputs, outputs

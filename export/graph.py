@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +20,35 @@ WEIGHTS_FILE = "weights.data"
 LANES = (8, 32)  # how many sequences are decoded together, where speed per sequence is not all
 # The rows of a portable graph, and how many of them give logits: a pass, and a chunk of a prompt.
 PORTABLE_ROWS = {4: 4, 64: 1}
+# Those of a distilled draft, whose pass is wider: what was written since the last one, and masks.
+DRAFT_ROWS = {16: 8, 64: 8}
 PORTABLE_CONTEXT = 1024  # slots: every run of a portable graph reads the whole arena
 
 
-def graph_file(flavour: Flavour, *, lanes: int = 1, rows: int = min(PORTABLE_ROWS)) -> str:
-    """The name of one graph's file, of so many lanes (fused) or rows (portable)."""
+def graph_file(
+    flavour: Flavour, *, lanes: int = 1, rows: int = min(PORTABLE_ROWS), distilled: bool = False
+) -> str:
+    """The name of one graph's file, of so many lanes (fused) or rows (portable).
+
+    distilled: of a draft that lies beside the graphs of its target.
+    """
+    whose = "draft-" if distilled else ""
     if flavour == "portable":
-        return f"portable-{rows}-rows.onnx"
-    return "fused.onnx" if lanes == 1 else f"fused-{lanes}-lanes.onnx"
+        return f"{whose}portable-{rows}-rows.onnx"
+    return f"{whose}fused.onnx" if lanes == 1 else f"{whose}fused-{lanes}-lanes.onnx"
 
 
 def portable_context(model: Model) -> int:
     """How many slots the portable graphs of `model` have."""
     return min(PORTABLE_CONTEXT, model.geometry.context)
+
+
+def portable_rows(model: Model) -> dict[int, int]:
+    """The rows of each portable graph of `model`, and how many of them give logits."""
+    if not model.distilled:
+        return PORTABLE_ROWS
+    needed = model.tokens_per_pass
+    return {rows: min(rows, max(logits, needed)) for rows, logits in DRAFT_ROWS.items()}
 
 
 def build_graphs(
@@ -42,33 +59,56 @@ def build_graphs(
     flavours: Collection[Flavour],
     many: bool = False,
     inexact: bool = False,
+    draft: Model | None = None,
+    draft_flavours: Collection[Flavour] = (),
 ) -> None:
     """Write the graphs of `model` in `precision` into the empty `folder`.
 
     many: fused graphs that decode several sequences together too. inexact: for a draft, whose int4
-    products may round their rows to 8 bits. Raises BuildError for a flavour or precision
-    that does not exist.
+    products may round their rows to 8 bits. draft: one that was distilled for `model`, with graphs
+    of `draft_flavours` beside it. Raises BuildError for a flavour or precision that does not exist.
     """
     if precision == "int8":
         build_integer_probe(folder / INTEGER_PROBE_FILE)
-    real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
     with closing(WeightFile(folder / WEIGHTS_FILE)) as weights:
         for flavour in flavours:
-            if flavour == "fused":
-                for lanes in (1, *LANES) if many else (1,):
-                    writer = GraphWriter(weights, real_type=real)
-                    graph = build_fused(writer, model, precision, lanes=lanes, inexact=inexact)
-                    onnx.save(graph, folder / graph_file(flavour, lanes=lanes))
-            elif flavour == "portable":
-                for rows, logits in PORTABLE_ROWS.items():
-                    writer = GraphWriter(weights, real_type=real)
-                    context = portable_context(model)
-                    graph = build_portable(
-                        writer, model, precision, rows=rows, logits=logits, context=context
-                    )
-                    onnx.save(graph, folder / graph_file(flavour, rows=rows))
-            else:
-                raise BuildError(f"There is no flavour {flavour!r}; there is fused and portable.")
+            lanes = LANES if many else ()
+            _write(weights, model, precision, folder, flavour, lanes=lanes, inexact=inexact)
+        if draft is not None:
+            for flavour in draft_flavours:
+                _write(weights, draft, precision, folder, flavour, inexact=True)
+
+
+def _write(
+    weights: WeightFile,
+    model: Model,
+    precision: Precision,
+    folder: Path,
+    flavour: Flavour,
+    *,
+    lanes: Collection[int] = (),
+    inexact: bool,
+) -> None:
+    """Write the graphs of one model and flavour; lanes: how many sequences together, beside one."""
+
+    def writer() -> GraphWriter:
+        real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
+        return GraphWriter(weights, real_type=real, model="draft" if model.distilled else "")
+
+    file = partial(graph_file, flavour, distilled=model.distilled)
+    if flavour == "fused":
+        for count in (1, *lanes):
+            graph = build_fused(writer(), model, precision, lanes=count, inexact=inexact)
+            onnx.save(graph, folder / file(lanes=count))
+    elif flavour == "portable":
+        context = portable_context(model)
+        for rows, logits in portable_rows(model).items():
+            graph = build_portable(
+                writer(), model, precision, rows=rows, logits=logits, context=context
+            )
+            onnx.save(graph, folder / file(rows=rows))
+    else:
+        raise BuildError(f"There is no flavour {flavour!r}; there is fused and portable.")
 
 
 def build_integer_probe(path: Path) -> None:

@@ -65,23 +65,35 @@ def primitive_linear_for(precision: str, writer: GraphWriter, model: Model) -> L
 
 
 def matrix(model: Model, name: str) -> NDArray[np.float32]:
-    """The matrix [out, in] behind a projection's name; fused ones are stacked by rows."""
+    """The matrix [out, in] behind the name of a layer's projection; fused ones are stacked."""
     parts = _parts(model, name)
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def matrix_shape(model: Model, name: str) -> tuple[int, int]:
-    """The shape (out, in) of `matrix`."""
+    """The shape (out, in) of `matrix`, or of the head."""
+    if name == "head":
+        return model.logits, model.weights[model.head_name].shape[1]
     parts = _parts(model, name)
     return sum(len(part) for part in parts), parts[0].shape[1]
 
 
 def _parts(model: Model, name: str) -> list[NDArray[np.float32]]:
-    if name == "head":
-        return [model.head]
     layer, _, projection = name.rpartition(".")
     parts: Sequence[str] = FUSED_PROJECTIONS.get(projection, (projection,))
     return [model.weights[f"{layer}.{part}"] for part in parts]
+
+
+def _of_head(writer: GraphWriter, model: Model, stored: str) -> str:
+    """Of `stored`, [vocabulary, ..], the rows that the model's head has.
+
+    Where these are few they are taken from the whole table when the graph is loaded: in the file
+    there is one table for all graphs.
+    """
+    if model.head_tokens is None:
+        return stored
+    tokens = writer.weight("head_tokens", model.head_tokens.astype(np.int32))
+    return writer.node("Gather", stored, tokens, axis=0)
 
 
 class Float:
@@ -100,8 +112,9 @@ class Float:
         if name != "head":
             stored = self._writer.real(name, lambda: matrix(self._model, name).T)
             return self._writer.node("MatMul", rows, stored)
-        tied = "head" not in self._model.weights
-        stored = self._writer.real("embedding" if tied else "head", self._model.head)
+        whole = self._model.head_name
+        stored = self._writer.real(whole, self._model.weights[whole])
+        stored = _of_head(self._writer, self._model, stored)
         return self._writer.node(
             "MatMul", rows, self._writer.node("Transpose", stored, perm=(1, 0))
         )
@@ -138,8 +151,9 @@ class Int8:
         """Multiply by both bytes of each row."""
         _, width = matrix_shape(self._model, name)
         if name == "head":
-            tied = "head" not in self._model.weights
-            stored, scales = self._stored("embedding" if tied else "head", lambda: self._model.head)
+            whole = self._model.head_name
+            parts = self._stored(whole, lambda: self._model.weights[whole])
+            stored, scales = (_of_head(self._writer, self._model, part) for part in parts)
             stored = self._writer.node("Transpose", stored, perm=(1, 0))
         else:
             stored, scales = self._stored(name, lambda: matrix(self._model, name), turned=True)
@@ -219,10 +233,8 @@ class Int4:
     def embed(self, tokens: str) -> str:
         """Look rows up in the table."""
         table = self._model.weights["embedding"]
-        shape = self._writer.constant(np.array([len(table), -1], np.int64))
         packed, scales, zeros = (
-            self._writer.node("Reshape", part, shape)
-            for part in self._stored("embedding", lambda: table)
+            self._by_row(part, len(table)) for part in self._stored("embedding", lambda: table)
         )
         return self._writer.node(
             "GatherBlockQuantized",
@@ -240,9 +252,10 @@ class Int4:
     def project(self, name: str, rows: str) -> str:
         """Multiply block by block."""
         out, width = matrix_shape(self._model, name)
-        tied = name == "head" and "head" not in self._model.weights
-        packed, scales, zeros = self._stored(
-            "embedding" if tied else name, lambda: matrix(self._model, name)
+        packed, scales, zeros = (
+            self._head()
+            if name == "head"
+            else self._stored(name, lambda: matrix(self._model, name))
         )
         return self._writer.node(
             "MatMulNBits",
@@ -257,6 +270,25 @@ class Int4:
             block_size=INT4_BLOCK,
             accuracy_level=self._accuracy_level,
         )
+
+    def _head(self) -> tuple[str, str, str]:
+        whole = self._model.head_name
+        table = self._model.weights[whole]
+        packed, scales, zeros = self._stored(whole, lambda: table)
+        if self._model.head_tokens is None:
+            return packed, scales, zeros
+        flat = self._writer.constant(np.array([-1], np.int64))
+        chosen = (
+            _of_head(self._writer, self._model, self._by_row(part, len(table)))
+            for part in (scales, zeros)
+        )
+        scales, zeros = (self._writer.node("Reshape", part, flat) for part in chosen)
+        return _of_head(self._writer, self._model, packed), scales, zeros
+
+    def _by_row(self, part: str, rows: int) -> str:
+        """Numbers of a matrix of so many rows, [rows, ..]."""
+        shape = self._writer.constant(np.array([rows, -1], np.int64))
+        return self._writer.node("Reshape", part, shape)
 
     def _stored(self, name: str, make: Callable[[], NDArray[np.float32]]) -> tuple[str, str, str]:
         quantised = functools.cache(lambda: quantise_blocks(make()))

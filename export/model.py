@@ -60,8 +60,7 @@ class Model:
     @property
     def logits(self) -> int:
         """How many logits a row has."""
-        tokens = self.head_tokens
-        return self.geometry.vocabulary if tokens is None else len(tokens)
+        return len(self.weights[self.head_name] if self.head_tokens is None else self.head_tokens)
 
     @property
     def distilled(self) -> bool:

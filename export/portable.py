@@ -9,7 +9,7 @@ Inputs, for W rows of which R give logits, and C slots:
     keys.{layer} [kv_heads, head_size, C] real     the arena: turned over, as the product needs them
     values.{layer} [kv_heads, C, head_size] real
 
-Outputs: logits [R, vocabulary] float32, and only what is new: new_keys.{layer}
+Outputs: logits [R, model.logits] float32, and only what is new: new_keys.{layer}
 [kv_heads, head_size, W] and new_values.{layer} [kv_heads, W, head_size]. The caller writes them
 into slots of its choice; the mask alone says which slots a token sees, so a branch is committed
 or forgotten without copying anything. real is float32, or float16 in fp16.
@@ -43,6 +43,8 @@ def build_portable(
 class Portable:
     """Primitive operators only; rows are [W, width]."""
 
+    integer = np.int32
+
     def __init__(
         self, writer: GraphWriter, model: Model, precision: str, rows: int, context: int
     ) -> None:
@@ -63,9 +65,9 @@ class Portable:
             )
         )
 
-    def embed(self) -> str:
-        """One row for each token."""
-        return self.linear.embed("tokens")
+    def lay_out(self, rows: str) -> str:
+        """As they are."""
+        return rows
 
     def norm(self, rows: str, weight: str) -> str:
         """In float16 each row is divided by its largest value first: squares would overflow."""
@@ -170,7 +172,7 @@ def _signature(
         info("mask", real, [rows, context + rows]),
         info("logits_rows", TensorProto.INT32, [logits]),
     ]
-    outputs = [info("logits", TensorProto.FLOAT, [logits, geometry.vocabulary])]
+    outputs = [info("logits", TensorProto.FLOAT, [logits, model.logits])]
     heads, size = geometry.kv_heads, geometry.head_size
     for layer in range(geometry.layers):
         inputs.append(info(f"keys.{layer}", real, [heads, size, context]))

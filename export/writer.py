@@ -16,15 +16,23 @@ from runtime.errors import BuildError
 OPSET = 17
 IR_VERSION = 8  # what opset 17 was published with; Android's runtimes read it
 ALIGNMENT = 4096  # a page: external data that starts on one can be mapped into memory
+# What two models in one file of weights have in common; of everything else each has its own.
+COMMON = ("embedding", "head", "cosine", "sine", "lengths")
 INLINE_BYTES = 1024  # smaller tensors stay in the graph, where shape inference can see them
 
 
 class GraphWriter:
-    """Collects one graph's nodes and weights; `real_type` is the ONNX type of its real numbers."""
+    """Collects one graph's nodes and weights; `real_type` is the ONNX type of its real numbers.
 
-    def __init__(self, weights: "WeightFile", *, real_type: int = TensorProto.FLOAT) -> None:
+    model: a name for the weights that are not COMMON, where `weights` holds those of two models.
+    """
+
+    def __init__(
+        self, weights: "WeightFile", *, real_type: int = TensorProto.FLOAT, model: str = ""
+    ) -> None:
         """Start a graph whose large weights go to, or are already in, `weights`."""
         self.real_type = real_type
+        self._prefix = f"{model}." if model else ""
         self._weights = weights
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
@@ -114,6 +122,8 @@ class GraphWriter:
 
         A function is called for its value only where the file has no weight of that name yet.
         """
+        if name.partition(".")[0] not in COMMON:
+            name = f"{self._prefix}{name}"
         if name not in self._initializers:
             self._initializers[name] = self._stored(name, value)
         return name

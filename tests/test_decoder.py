@@ -21,6 +21,8 @@ HEAD_SIZE = tiny.HIDDEN // tiny.HEADS
 class Noted:
     """A flavour, and its products, that only note what they are asked for."""
 
+    integer = np.int64
+
     def __init__(self, writer: GraphWriter) -> None:
         self.writer = writer
         self.linear: Linear = self
@@ -30,8 +32,11 @@ class Noted:
         self.seen.append(what)
         return f"{what} #{len(self.seen)}"
 
-    def embed(self, tokens: str = "rows") -> str:
-        return self.note("embed")
+    def embed(self, tokens: str) -> str:
+        return self.note(f"embed {tokens.partition('.')[0]}")
+
+    def lay_out(self, rows: str) -> str:
+        return rows
 
     def project(self, name: str, rows: str) -> str:
         return self.note(f"{name} of {rows.partition(' ')[0].partition('.')[0]}")
@@ -87,7 +92,7 @@ def of_layer(layer: int, before: str) -> list[str]:
 def test_every_part_is_asked_for_in_order(model: Model, tmp_path: Path) -> None:
     seen, written = noted(model, tmp_path)
     assert seen == [
-        "embed",
+        "embed tokens",
         *of_layer(0, ""),
         *of_layer(1, "sum layers.0.down"),
         "add sum layers.1.down",
