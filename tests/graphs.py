@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export import gguf_file
-from export.graph import PORTABLE_ROWS, graph_file, portable_context
+from export.graph import graph_file, portable_context, portable_rows
 from export.model import Model
 from runtime.fused import FusedSession
 from runtime.manifest import Precision
@@ -33,12 +33,16 @@ def tiny_model(folder: Path, *, tied: bool = False) -> Model:
 def fused(folder: Path, model: Model, **settings: Any) -> FusedSession:
     """A session on the fused graph in `folder`."""
     settings = {"threads": 1} | settings
-    return FusedSession(folder / graph_file("fused"), model.geometry, **settings)
+    file = graph_file("fused", distilled=model.distilled)
+    return FusedSession(folder / file, model.geometry, **settings)
 
 
 def portable(folder: Path, model: Model, **settings: Any) -> PortableSession:
     """A session on the portable graphs in `folder`."""
-    graphs = {rows: folder / graph_file("portable", rows=rows) for rows in PORTABLE_ROWS}
+    graphs = {
+        rows: folder / graph_file("portable", rows=rows, distilled=model.distilled)
+        for rows in portable_rows(model)
+    }
     settings = {"threads": 1, "slots": portable_context(model)} | settings
     return PortableSession(graphs, model.geometry, **settings)
 
@@ -55,6 +59,7 @@ def as_stored(model: Model, precision: Precision) -> Model:
         return model
     back = columns_back if precision == "int8" else blocks_back
     weights: Mapping[str, Array] = {
-        name: back(weight) if weight.ndim == 2 else weight for name, weight in model.weights.items()
+        name: back(weight) if weight.ndim == 2 and name != "masks" else weight
+        for name, weight in model.weights.items()
     }
     return replace(model, weights=weights)
