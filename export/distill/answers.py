@@ -27,7 +27,7 @@ from runtime.stream import TextStream
 from runtime.text import Text
 
 GROUP = 192  # conversations in a file
-TEMPERATURES = (0.0, 0.0, 0.6, 1.0)  # dealt out in turn
+TEMPERATURES = (0.0, 0.0, 0.6, 1.0)  # dealt out in turn, to train on
 WRITTEN_BY_TARGET = "target"  # the template's name of a conversation that the target began
 USER_TEMPERATURE, USER_TOP_P = 1.0, 0.95
 USER_TOKENS = 96  # the most of a user turn that the target writes
@@ -36,12 +36,16 @@ FOLLOW_UPS = 3  # every third conversation that the target began goes on for a s
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One group: prompts to answer, how many conversations to begin, and the seed of all that."""
+    """One group: prompts to answer, how many conversations to begin, and the seed of all that.
+
+    temperatures: of the answers, dealt out in turn.
+    """
 
     path: Path
     prompts: Sequence[Prompt]
     begun: int
     seed: int
+    temperatures: tuple[float, ...] = TEMPERATURES
 
 
 @dataclass(slots=True)
@@ -133,14 +137,12 @@ class _Writer:
     def write(self, wanted: Wanted) -> tuple[Path, int]:
         """All turns of all conversations, turn by turn; then the file."""
         talks = [
-            _Conversation(prompt.template, _sampling(wanted.seed, place), list(prompt.turns))
+            _Conversation(prompt.template, _sampling(wanted, place), list(prompt.turns))
             for place, prompt in enumerate(wanted.prompts)
         ]
         for place in range(wanted.begun):
             turns = 1 if place % FOLLOW_UPS else 2
-            talks.append(
-                _Conversation(WRITTEN_BY_TARGET, _sampling(wanted.seed, place), [None] * turns)
-            )
+            talks.append(_Conversation(WRITTEN_BY_TARGET, _sampling(wanted, place), [None] * turns))
         active = talks
         while active := [talk for talk in active if talk.waiting]:
             self._ask(active)
@@ -215,5 +217,6 @@ class _Writer:
         return [job.answer for job in jobs]
 
 
-def _sampling(seed: int, place: int) -> Sampling:
-    return Sampling(temperature=TEMPERATURES[place % len(TEMPERATURES)], seed=seed * GROUP + place)
+def _sampling(wanted: Wanted, place: int) -> Sampling:
+    temperature = wanted.temperatures[place % len(wanted.temperatures)]
+    return Sampling(temperature=temperature, seed=wanted.seed * GROUP + place)

@@ -1,0 +1,231 @@
+"""Training: the student learns the target's next-token distribution, a step at a time.
+
+Matrices learn by Muon (Jordan et al. 2024), the rest by AdamW; the rate rises, holds, and falls to
+zero over the last part of the budget. All that a step needs is in a checkpoint, written now and
+then and when the work is interrupted, so that the same command goes on where it stopped.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from export.distill.batches import Batch, batch, shuffled
+from export.distill.corpus import Record
+from export.distill.decoder import Decoder
+from export.distill.loss import Aim, distance
+
+WARM_UP = 20  # steps
+STEADINESS = 0.95  # of the running means that are told and that weigh the places
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How to train: `tokens` is the budget, real tokens of text seen, repeats counted.
+
+    blocks: the share of places at which masks are tried; rate: the peak learning rate; decay: the
+    share of the budget over which it falls; aim: see `export.distill.loss`.
+    """
+
+    tokens: int
+    batch_tokens: int = 4096
+    rate: float = 1e-3
+    decay: float = 0.4
+    blocks: float = 0.1
+    aim: Aim = "kl"
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """How far the training is, and running means: of the loss, and of agreement place by place."""
+
+    step: int = 0
+    tokens: int = 0
+    epoch: int = 0
+    used: int = 0  # batches of this epoch
+    loss: float = 0.0
+    agreement: list[float] = field(default_factory=list)
+
+
+class Trainer:
+    """A student, its optimizers and how far it is."""
+
+    def __init__(
+        self,
+        student: Decoder,
+        records: Sequence[Record],
+        states: Tensor,
+        head_tokens: Tensor,
+        schedule: Schedule,
+    ) -> None:
+        """Train `student` on `records`, whose target states [all tokens, hidden] are `states`.
+
+        head_tokens [n] int64: the short list.
+        """
+        self.student, self.schedule = student, schedule
+        self.state = State(agreement=[0.5] * (1 + len(student.masks)))
+        self._records, self._states = records, states
+        self._offsets = np.concatenate([[0], np.cumsum([len(each.tokens) for each in records])])
+        self._device = student.embedding.device
+        self._head = student.embedding[head_tokens.to(self._device)]
+        matrices = [each for each in student.layers.parameters() if each.ndim == 2]
+        others = [each for each in student.layers.parameters() if each.ndim == 1]
+        self._optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                matrices, lr=schedule.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(
+                [*others, student.norm, student.masks], lr=schedule.rate, weight_decay=0.0
+            ),
+        ]
+
+    @property
+    def done(self) -> bool:
+        """Whether the budget is used up."""
+        return self.state.tokens >= self.schedule.tokens
+
+    def steps(self) -> Iterator[State]:
+        """Train on, giving the state after each step, until the budget is used up."""
+        while True:
+            order = shuffled(
+                self._records,
+                self.schedule.batch_tokens,
+                seed=self.schedule.seed + self.state.epoch,
+            )
+            for number, indices in enumerate(order):
+                if self.done:
+                    return
+                if number >= self.state.used:
+                    self._step(indices.tolist())
+                    yield self.state
+            self.state.epoch, self.state.used = self.state.epoch + 1, 0
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint; an interruption leaves the one before."""
+        half = path.with_name(f"half-{path.name}")
+        torch.save(
+            {
+                "schedule": asdict(self.schedule),
+                "state": asdict(self.state),
+                "student": self.student.state_dict(),
+                "optimizers": [each.state_dict() for each in self._optimizers],
+            },
+            half,
+        )
+        half.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint, whatever its budget was."""
+        found = torch.load(path, map_location=self._device)
+        self.state = State(**found["state"])
+        self.student.load_state_dict(found["student"])
+        for optimizer, state in zip(self._optimizers, found["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+
+    def _step(self, indices: Sequence[int]) -> None:
+        state, schedule = self.state, self.schedule
+        random = np.random.default_rng([schedule.seed, state.step])
+        made = batch(
+            [self._records[index] for index in indices],
+            [int(self._offsets[index]) for index in indices],
+            vocabulary=len(self.student.embedding),
+            masks=len(self.student.masks),
+            blocks=schedule.blocks,
+            random=random,
+        ).to(self._device)
+        hidden = self.student(made.rows).flatten(0, 1)[made.chosen]
+        aims = self._states[made.wanted.cpu()].to(self._device)
+        weights = made.weights * self._worth(made)
+        weights = weights / weights.sum()
+        loss = distance(hidden, aims, weights, self._head, aim=schedule.aim)
+        loss.backward()
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = schedule.rate * self._pace()
+            optimizer.step()
+            optimizer.zero_grad()
+        self._learn(made, hidden.detach(), aims, loss.item())
+        state.step, state.used = state.step + 1, state.used + 1
+        state.tokens += made.tokens
+
+    def _worth(self, made: Batch) -> Tensor:
+        """What each row adds to the accepted length: how often its place is reached [n].
+
+        Rows of real tokens stand for the first place; a mask's for as often as all places before
+        it agree, by the running means.
+        """
+        reached = np.cumprod([1.0, *self.state.agreement[:-1]])
+        return torch.tensor(reached, dtype=torch.float32, device=self._device)[made.place]
+
+    def _pace(self) -> float:
+        """The share of the peak rate that is due now."""
+        left = 1 - self.state.tokens / self.schedule.tokens
+        return min(1.0, (self.state.step + 1) / WARM_UP, max(left, 0.02) / self.schedule.decay)
+
+    def _learn(self, made: Batch, hidden: Tensor, aims: Tensor, loss: float) -> None:
+        """Update the running means from some of the rows."""
+        state = self.state
+        state.loss = loss if not state.step else _mean(state.loss, loss)
+        for place in range(len(state.agreement)):
+            rows = torch.nonzero((made.place == place) & (made.weights == 1))[:256, 0]
+            if len(rows):
+                own, target = (each[rows] @ self._head.T for each in (hidden, aims))
+                share = (own.argmax(-1) == target.argmax(-1)).float().mean().item()
+                state.agreement[place] = _mean(state.agreement[place], share)
+
+
+def _mean(before: float, now: float) -> float:
+    return STEADINESS * before + (1 - STEADINESS) * now
+
+
+def train(
+    trainer: Trainer,
+    checkpoint: Path,
+    *,
+    every_s: float,
+    minutes: float | None,
+    progress: Callable[[str], None],
+) -> None:
+    """Train until the budget, or so many minutes, are used up; checkpoints every `every_s`."""
+    if checkpoint.exists():
+        trainer.load(checkpoint)
+        progress(f"going on after {trainer.state.tokens} tokens")
+    started = told = saved = time.monotonic()
+    before = trainer.state.tokens
+    try:
+        for state in trainer.steps():
+            now = time.monotonic()
+            if now - told > 20 or trainer.done:
+                told = now
+                progress(_line(state, trainer.schedule, (state.tokens - before) / (now - started)))
+            if now - saved > every_s:
+                saved = now
+                trainer.save(checkpoint)
+            if minutes is not None and now - started > minutes * 60:
+                break
+    finally:
+        trainer.save(checkpoint)
+
+
+def _line(state: State, schedule: Schedule, speed: float) -> str:
+    places = " ".join(f"{share:.3f}" for share in state.agreement)
+    left = (schedule.tokens - state.tokens) / max(speed, 1e-9) / 60
+    return (
+        f"step {state.step}, {state.tokens / 1e6:.3f} M tokens: loss {state.loss:.3f}, agreement "
+        f"{places}; {speed:.0f} tokens/s, {left:.0f} min left"
+    )
+
+
+def counted(records: Sequence[Record], vocabulary: int) -> Any:
+    """How often each token stands in an answer, and half that for prompts, [vocabulary] float64."""
+    counts = np.zeros(vocabulary)
+    for record in records:
+        counts += np.bincount(record.tokens[record.start :], minlength=vocabulary)
+        counts += np.bincount(record.tokens[: record.start], minlength=vocabulary) / 2
+    return counts
