@@ -6,7 +6,7 @@ message never waits for more than one pass. What a drafter gives is checked here
 
 import operator
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,7 +63,7 @@ class DraftLoop:
         self._texts = 0
         self._prompt_length = 0
         self._chunks = 0
-        self._guesses: dict[tuple[int, ...], list[Guess]] = {}
+        self._guesses: list[list[Guess]] = []
 
     def load(self) -> str:
         """Make the drafter, whatever that raises, and return its source."""
@@ -129,25 +129,24 @@ class DraftLoop:
         self._ran(started)
 
     def _propose(self, count: int) -> tuple[int, ...]:
-        guesses = list(self._draft((), count))
-        tokens = tuple(guess.token for guess in guesses)
-        self._guesses = {tokens: guesses}
-        return tokens
+        guesses = [guess for found in self._draft((), count) for guess in found]
+        self._guesses = [guesses]
+        return _tokens(guesses)
 
     def _look_ahead(self, number: int, proposal: tuple[int, ...], count: int) -> None:
-        """Draft for each guessed outcome, publishing every token, until the round is over."""
-        known = self._guesses.get(proposal, [])
-        self._guesses = {}
-        for node, tail, guessed in self._hypotheses(proposal, known):
-            wanted = count if guessed else count + 1
-            final, rollout = guessed, []  # type: Guess | None, list[Guess]
-            for guess in self._draft(tail, wanted):
-                if final is None:
-                    final = guess
-                else:
-                    rollout.append(guess)
-                    tokens = tuple(item.token for item in rollout)
-                    self._guesses[tokens] = list(rollout)
+        """Draft for each guessed outcome, publishing what every pass adds, until the round ends."""
+        known = next(
+            (each for each in self._guesses if _tokens(each)[: len(proposal)] == proposal), []
+        )
+        self._guesses = []
+        for node, tail, guessed in self._hypotheses(proposal, known[: len(proposal)]):
+            guesses = [] if guessed is None else [guessed]
+            for found in self._draft(tail, count + 1 - len(guesses)):
+                guesses += found
+                final, *rollout = guesses
+                if rollout:
+                    self._guesses.append(rollout)
+                    tokens = _tokens(rollout)
                     self._tell(Message(Kind.ROLLOUT, number, node, final.token, tokens))
                 if self._inbox.pending:
                     return
@@ -165,20 +164,20 @@ class DraftLoop:
             for token in guess.runner_ups:
                 yield place - 1, (*proposal[:place], token), Guess(token)
 
-    def _draft(self, tail: tuple[int, ...], count: int) -> Iterator[Guess]:
-        """At most `count` guesses after the committed text and `tail`, each pass timed."""
+    def _draft(self, tail: tuple[int, ...], count: int) -> Iterator[list[Guess]]:
+        """At most `count` guesses after the committed text and `tail`, pass by pass, each timed."""
         context = np.append(self._committed[: self._length], np.array(tail, np.int64))
         count = max(0, min(count, len(self._committed) - len(context)))
-        guesses = self._drafter.draft(context, count, self.sampling)
-        for _ in range(count):
-            if self.abandoned:
-                return
+        passes = self._drafter.draft(context, count, self.sampling)
+        while count and not self.abandoned:
             started = time.perf_counter()
-            guess = next(guesses, None)
-            if guess is None:
+            found = next(passes, None)
+            if found is None:
                 return
             self._ran(started)
-            yield _checked(guess, self._vocabulary)
+            guesses = _checked(found, count, self._vocabulary)
+            count -= len(guesses)
+            yield guesses
 
     def _ran(self, started: float) -> None:
         self.work.runs.append((started, time.perf_counter()))
@@ -189,7 +188,21 @@ class DraftLoop:
             pass
 
 
-def _checked(guess: object, vocabulary: int) -> Guess:
+def _tokens(guesses: Sequence[Guess]) -> tuple[int, ...]:
+    return tuple(guess.token for guess in guesses)
+
+
+def _checked(found: object, most: int, vocabulary: int) -> list[Guess]:
+    """The first `most` guesses of a pass; raises DraftError for what is none, or no pass's."""
+    if not isinstance(found, list | tuple):
+        what = type(found).__name__
+        raise DraftError(f"The draft gave a {what} where the guesses of a pass were due.")
+    if not found:
+        raise DraftError("The draft gave no guess in a pass.")
+    return [_checked_guess(guess, vocabulary) for guess in found[:most]]
+
+
+def _checked_guess(guess: object, vocabulary: int) -> Guess:
     """The guess in plain integers; raises DraftError for ids that are none, or none of these."""
     if not isinstance(guess, Guess):
         raise DraftError(f"The draft gave a {type(guess).__name__} where a guess was due.")

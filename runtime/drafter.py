@@ -1,6 +1,6 @@
 """Drafters: what guesses the next tokens. A wrong guess costs time, never a different text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,30 +30,46 @@ class Drafter(Protocol):
     def catch_up(self, context: Tokens) -> bool:
         """Do one bounded piece of the work that `context` needs; True when none is left."""
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
-        """Guess up to `count` tokens after `context` [n] int64, one pass of work for each."""
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
+        """Guess up to `count` tokens after `context` [n] int64; each item is one pass of work."""
 
     def stop(self) -> None:
         """End a pass that is under way, where that can be; called by another thread."""
 
 
 class ModelDrafter:
-    """A draft model, one token a pass, choosing with the target's own noise.
+    """A draft model, one token or several a pass, choosing with the target's own noise.
 
     The shared noise makes draft and target agree more often at temperature > 0 (Daliri, Musco,
-    Suresh 2024, drafter-invariant speculative decoding).
+    Suresh 2024, drafter-invariant speculative decoding). Several tokens come of mask tokens behind
+    the text, each trained to guess one place further on (Monea et al. 2023, PaSS; An et al. 2025,
+    PARD).
     """
 
     source = "model"
 
-    def __init__(self, session: GraphSession[Any], *, vocabulary: int, runner_ups: int = 1) -> None:
+    def __init__(
+        self,
+        session: GraphSession[Any],
+        *,
+        vocabulary: int,
+        runner_ups: int = 1,
+        tokens_per_pass: int = 1,
+        head_tokens: Tokens | None = None,
+    ) -> None:
         """Draft with `session`; each guess names `runner_ups` other tokens.
 
-        vocabulary: ids from there up are the draft's own padding, never a guess.
+        vocabulary: ids from there up are the draft's own padding, never a guess. tokens_per_pass:
+        k, for which the model knows k - 1 mask tokens, with the ids that follow its vocabulary.
+        head_tokens [n], ascending: the tokens that the columns of its logits are about; None: all.
         """
         self._session = session
         self._vocabulary = vocabulary
         self._runner_ups = runner_ups
+        self._masks = session.vocabulary + np.arange(tokens_per_pass - 1)
+        self._head = head_tokens
+        if head_tokens is not None:
+            self._head = head_tokens[head_tokens < vocabulary]
 
     def catch_up(self, context: Tokens) -> bool:
         """Feed one chunk of `context`; a context longer than the draft's own is given up."""
@@ -63,16 +79,25 @@ class ModelDrafter:
             self._session.extend(context)
         return True
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
-        """One pass a token; ends early where the draft's own context is full."""
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
+        """As few passes as it takes; ends early where the draft's own context is full."""
         count = min(count, self._session.context - len(context) + 1)
-        for _ in range(count):
-            logits = self._session.extend(context)
-            _check(logits, self._session.vocabulary)
-            row = logits[0, : self._vocabulary]
-            token, *others = rank(row, context, sampling, 1 + self._runner_ups)
-            yield Guess(token, tuple(others))
-            context = np.append(context, token)
+        while count > 0:
+            masks = self._masks[: count - 1]
+            logits = self._session.extend(np.append(context, masks), num_logits=len(masks) + 1)
+            _check(logits, (len(masks) + 1, self._session.logits_width))
+            guesses = []
+            for row in logits:
+                guesses.append(self._guess(row, context, sampling))
+                context = np.append(context, guesses[-1].token)
+            yield guesses
+            count -= len(guesses)
+
+    def _guess(self, row: NDArray[np.float32], context: Tokens, sampling: Sampling) -> Guess:
+        """The guess that a row of logits gives for the place after `context`."""
+        scores = row[: self._vocabulary if self._head is None else len(self._head)]
+        token, *others = rank(scores, context, sampling, 1 + self._runner_ups, tokens=self._head)
+        return Guess(token, tuple(others))
 
     def stop(self) -> None:
         """End the pass by an error in its own thread."""
@@ -97,15 +122,14 @@ class LookupDrafter:
         """Nothing is kept between calls."""
         return True
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
         """Copy `count` tokens; where the text that is copied from ends, it goes round."""
         places = self._matches(context)
-        if not places.size:
+        if not places.size or count < 1:
             return
         others = tuple(dict.fromkeys(int(token) for token in context[places[::-1]]))
-        copied = np.resize(context[places[-1] :], count)
-        for index, token in enumerate(copied):
-            yield Guess(int(token), others[1 : 1 + self._runner_ups] if index == 0 else ())
+        first, *rest = np.resize(context[places[-1] :], count).tolist()
+        yield [Guess(first, others[1 : 1 + self._runner_ups]), *map(Guess, rest)]
 
     def stop(self) -> None:
         """No pass takes long."""
@@ -120,10 +144,10 @@ class LookupDrafter:
         return np.empty(0, np.int64)
 
 
-def _check(logits: NDArray[np.float32], vocabulary: int) -> None:
-    """Refuse, with a DraftError, all but one row of logits as `choose` takes it."""
-    if logits.shape != (1, vocabulary) or logits.dtype != np.float32:
+def _check(logits: NDArray[np.float32], due: tuple[int, int]) -> None:
+    """Refuse, with a DraftError, all but such rows of logits as `rank` takes."""
+    if logits.shape != due or logits.dtype != np.float32:
         raise DraftError(
-            f"The draft gave logits of shape {logits.shape} in {logits.dtype}; "
-            f"(1, {vocabulary}) in float32 was due."
+            f"The draft gave logits of shape {logits.shape} in {logits.dtype}; {due} in float32 "
+            "was due."
         )

@@ -1,6 +1,6 @@
 """Drafters that count, and that a test can hold or make fail before every piece of work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +15,18 @@ class Counter:
     """Says each token's successor, with the token ten above that as the runner-up.
 
     `texts` lists what was drafted after, `read` the lengths of the texts that were read, in chunks
-    of `chunk` tokens. `before_pass` is called with the text before every token.
+    of `chunk` tokens. `before_pass` is called with the text before every pass, which gives
+    `per_pass` guesses.
     """
 
     source = "counter"
 
-    def __init__(self, *, chunk: int = 1000) -> None:
+    def __init__(self, *, chunk: int = 1000, per_pass: int = 1) -> None:
         self.texts: list[list[int]] = []
         self.read: list[int] = []
         self.before_pass: Callable[[Tokens], object] = len
         self.before_chunk: Callable[[], object] = list
-        self._chunk = chunk
+        self._chunk, self._per_pass = chunk, per_pass
         self._done = 0
 
     def catch_up(self, context: Tokens) -> bool:
@@ -34,13 +35,13 @@ class Counter:
         self._done += self._chunk
         return self._done >= len(context)
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
         self.texts.append(context.tolist())
-        for _ in range(count):
+        for start in range(0, count, self._per_pass):
             self.before_pass(context)
-            token = int(context[-1]) + 1
-            yield Guess(token, (token + 10,))
-            context = np.append(context, token)
+            tokens = int(context[-1]) + 1 + np.arange(min(self._per_pass, count - start))
+            yield [Guess(token, (token + 10,)) for token in tokens.tolist()]
+            context = np.append(context, tokens)
 
     def stop(self) -> None:
         pass
@@ -53,9 +54,9 @@ class Ill(Counter):
         super().__init__()
         self._fault = fault
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
         while True:
-            yield self._fault()  # type: ignore[misc]
+            yield [self._fault()]  # type: ignore[list-item]
 
 
 def raising(error: BaseException) -> Callable[..., object]:

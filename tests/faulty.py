@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from threading import Event
 from typing import Any
@@ -68,17 +68,18 @@ class Faults:
 
 
 class FaultySession:
-    """A draft's session, some of whose passes fail."""
+    """A session of a draft with a whole head, some of whose passes fail."""
 
     def __init__(self, session: Any, faults: Faults) -> None:
         self._session, self._faults = session, faults
         self.context, self.vocabulary = session.context, session.vocabulary
+        self.logits_width = session.vocabulary
 
     def prefill(self, tokens: NDArray[np.int64]) -> bool:
         return bool(self._session.prefill(tokens))
 
-    def extend(self, tokens: NDArray[np.int64]) -> NDArray[Any]:
-        return self._faults.logits(self._session.extend(tokens))
+    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[Any]:
+        return self._faults.logits(self._session.extend(tokens, num_logits=num_logits))
 
     def stop(self) -> None:
         pass
@@ -91,6 +92,8 @@ class FaultyDrafter(ModelDrafter):
         super().__init__(FaultySession(session, faults), vocabulary=vocabulary)  # type: ignore[arg-type]
         self._faults = faults
 
-    def draft(self, context: NDArray[np.int64], count: int, sampling: Sampling) -> Iterator[Guess]:
-        for guess in super().draft(context, count, sampling):
-            yield self._faults.guess(guess, self._vocabulary)
+    def draft(
+        self, context: NDArray[np.int64], count: int, sampling: Sampling
+    ) -> Iterator[Sequence[Guess]]:
+        for guesses in super().draft(context, count, sampling):
+            yield [self._faults.guess(guess, self._vocabulary) for guess in guesses]

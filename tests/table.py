@@ -102,11 +102,11 @@ class TableDrafter:
     def catch_up(self, context: Tokens) -> bool:
         return True
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
         for _ in range(count):
             token = choose(self._target.row(context), context, sampling)
             guess = self._plan(token, len(context))
-            yield guess
+            yield [guess]
             context = np.append(context, guess.token)
 
     def stop(self) -> None:
@@ -114,7 +114,7 @@ class TableDrafter:
 
 
 class Faulty:
-    """Drafts as `good` does for `after` guesses; then `fault` gives every guess, None for none."""
+    """Drafts as `good` does for `after` passes; then `fault` gives every guess, None for none."""
 
     source = "model"
 
@@ -126,13 +126,16 @@ class Faulty:
     def catch_up(self, context: Tokens) -> bool:
         return self._good.catch_up(context)
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Guess]:
-        for guess in self._good.draft(context, count, sampling):
+    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
+        for guesses in self._good.draft(context, count, sampling):
             self._left -= 1
-            given = guess if self._left >= 0 else self._fault()
+            if self._left >= 0:
+                yield guesses
+                continue
+            given = self._fault()
             if given is None:
                 return
-            yield given
+            yield [given]
 
     def stop(self) -> None:
         pass

@@ -1,6 +1,8 @@
 """Tests of runtime/draft_loop.py: when it reads, and what it takes from a drafter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,8 @@ from runtime.draft_loop import DraftLoop
 from runtime.drafter import Guess
 from runtime.sampling import Sampling
 from runtime.verify import Outcome, Proposal
-from tests.counter import Counter, Ill, raising
-from tests.table import TableTarget, wait_until, working
+from tests.counter import Counter, Ill, Tokens, raising
+from tests.table import Abreast, TableTarget, wait_until, working
 
 TARGET = TableTarget(vocabulary=100, context=400)
 CHAIN = Proposal.chain
@@ -124,6 +126,88 @@ def test_more_guesses_than_were_asked_for_are_not_taken() -> None:
         worker.begin([5], Sampling())
         assert worker.propose(2) == CHAIN((3, 3))
     assert worker.error is None
+
+
+class Passes(Counter):
+    """Gives the same pass again and again, whatever it is."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__()
+        self._given = given
+
+    def draft(self, context: object, count: int, sampling: Sampling) -> Iterator[Any]:
+        while True:
+            yield self._given
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([], "The draft gave no guess in a pass."),
+        ((), "The draft gave no guess in a pass."),
+        ("ab", "The draft gave a str where the guesses of a pass were due."),
+        (Guess(3), "The draft gave a Guess where the guesses of a pass were due."),
+        (iter([Guess(3)]), "The draft gave a list_iterator where the guesses of a pass were due."),
+        ([Guess(3), 3], "The draft gave a int where a guess was due."),
+        ([Guess(3), Guess(100)], f"The draft proposed the token 100, {OUTSIDE}"),
+    ],
+)
+def test_a_pass_that_is_none_drops_the_draft(given: object, error: str) -> None:
+    with working(Passes(given), TARGET) as worker:
+        worker.begin([5], Sampling())
+        assert worker.propose(2) == CHAIN(())
+        assert worker.error == error
+
+
+def test_a_pass_of_more_than_is_wanted_is_cut() -> None:
+    with working(Passes((Guess(3), Guess(4), Guess(100))), TARGET) as worker:
+        worker.begin([5], Sampling())
+        assert worker.propose(2) == CHAIN((3, 4))
+        assert worker.error is None
+
+
+@pytest.mark.parametrize(
+    ("per_pass", "passes"), [(1, [2, 3, 2, 2]), (2, [1, 2, 1, 1]), (3, [1] * 4), (9, [1] * 4)]
+)
+def test_passes_of_several_tokens(per_pass: int, passes: list[int]) -> None:
+    """A proposal of two tokens, then the look-ahead's rollouts, of two tokens too."""
+    drafter = Counter(per_pass=per_pass)
+    made: dict[int, int] = {}
+
+    def count(_text: object) -> None:
+        made[len(drafter.texts)] = made.get(len(drafter.texts), 0) + 1
+
+    drafter.before_pass = count
+    with working(drafter, TARGET) as worker:
+        abreast = Abreast(worker)
+        worker.begin([5], Sampling())
+        abreast()
+        read = worker.work.passes
+        worker.look_ahead(worker.propose(2), 2)
+        abreast()
+        assert worker.rollout(Outcome(1, 8)) == CHAIN((9, 10))
+        assert worker.rollout(Outcome(-1, 16)) == CHAIN((17, 18))
+        assert worker.rollout(Outcome(0, 17)) == CHAIN((18, 19))
+        assert worker.work.passes - read == sum(passes)
+    assert list(made.values()) == passes
+
+
+def test_what_a_pass_adds_to_a_rollout_is_published_at_once() -> None:
+    drafter, held, may = Counter(per_pass=2), Event(), Event()
+
+    def hold(text: Tokens) -> None:
+        if text.tolist() == [5, 6, 7, 8, 9]:
+            held.set()
+            assert may.wait(5)
+
+    drafter.before_pass = hold
+    with working(drafter, TARGET, hang=may) as worker:
+        worker.begin([5], Sampling())
+        worker.look_ahead(worker.propose(2), 4)
+        assert held.wait(5)
+        assert worker.rollout(Outcome(1, 8)) == CHAIN((9,))
+        may.set()
+        wait_until(lambda: worker.rollout(Outcome(1, 8)) == CHAIN((9, 10, 11, 12)))
 
 
 def test_more_tokens_than_a_message_holds_are_an_error_and_no_endless_wait() -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from runtime.drafter import Guess
 from runtime.errors import DraftError
-from runtime.strategy import Autoregressive, Mirror, Speculative
+from runtime.sampling import Sampling
+from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.worker import DraftWorker
 from tests.table import (
     Abreast,
@@ -24,6 +25,7 @@ from tests.table import (
     write,
     wrong,
 )
+from tests.table_session import TableSession, model_drafter
 
 Plan = Callable[[int, int], Guess]
 
@@ -198,3 +200,28 @@ def test_a_dead_worker_is_no_error_to_begin_with() -> None:
             assert write(target, kind(worker, num_draft_tokens=2), max_new_tokens=3).tokens == (
                 1, 2, 3,
             )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Speculative, Mirror])
+@pytest.mark.parametrize(("per_pass", "head"), [(1, [1, 3]), (3, None), (3, [0, 1, 3]), (8, None)])
+def test_a_draft_of_several_tokens_a_pass_changes_no_text(
+    kind: type[Speculative], per_pass: int, head: list[int] | None
+) -> None:
+    target = TableTarget()
+    tokens = None if head is None else np.array(head)
+    session = TableSession(target, 30, head=tokens)
+    drafter = model_drafter(session, tokens_per_pass=per_pass, head_tokens=tokens)
+    accepted = 0
+    with working(drafter, target) as worker:
+        for temperature, width in itertools.product((0.0, 0.8), range(1, 8)):
+            sampling = Sampling(temperature=temperature, repetition_penalty=1.1, seed=width)
+            strategies: list[Strategy] = [Autoregressive(), kind(worker, num_draft_tokens=width)]
+            plain, drafted = (
+                write(target, strategy, (0, 3, 1), sampling, max_new_tokens=40)
+                for strategy in strategies
+            )
+            assert drafted.tokens == plain.tokens
+            accepted += drafted.metrics.draft_tokens_accepted
+        assert worker.error is None
+    assert accepted > 0
+    assert max(map(len, session.fed)) == 30, "it steps aside where its own context is full"

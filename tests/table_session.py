@@ -1,0 +1,62 @@
+"""What a drafter sees of a session, on a table of logits, mask tokens and a short head included."""
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.drafter import ModelDrafter
+from runtime.fused import FusedSession
+from tests.table import TableTarget
+
+Floats = NDArray[np.float32]
+Tokens = NDArray[np.int64]
+
+
+class TableSession:
+    """Logits of a table; `fed` lists the texts of its passes.
+
+    A mask's row depends on the last real token, the place and which mask it is. `head`: of which
+    tokens the logits are.
+    """
+
+    def __init__(
+        self, target: TableTarget, context: int, *, head: NDArray[np.int64] | None = None
+    ) -> None:
+        self.target = target
+        self.context = context
+        self.vocabulary = target.vocabulary
+        self.head = np.arange(target.vocabulary) if head is None else head
+        self.logits_width = len(self.head)
+        self.chunks = 0
+        self.fed: list[list[int]] = []
+        size = target.vocabulary
+        noise = np.random.default_rng(3).normal(size=(8, 2, size, size)) * 2
+        self._masked = noise.astype(np.float32)
+
+    def prefill(self, tokens: Tokens) -> bool:
+        self.chunks += 1
+        return self.chunks * 2 >= len(tokens)
+
+    def row(self, text: Tokens, masks: int) -> Floats:
+        """The full row of the last of so many masks behind a text, or of the text's last token."""
+        if masks:
+            return np.asarray(self._masked[masks - 1, len(text) % 2, text[-1]])
+        return self.target.row(text)
+
+    def extend(self, tokens: Tokens, *, num_logits: int = 1) -> Floats:
+        assert len(tokens) <= self.context
+        self.fed.append(tokens.tolist())
+        masks = num_logits - 1
+        text = tokens[: len(tokens) - masks]
+        assert text.max() < self.vocabulary
+        assert tokens[len(text) :].tolist() == [self.vocabulary + each for each in range(masks)]
+        return np.stack([self.row(text, place)[self.head] for place in range(num_logits)])
+
+    def stop(self) -> None:
+        pass
+
+
+def model_drafter(session: TableSession, *, vocabulary: int = 4, **settings: Any) -> ModelDrafter:
+    """A drafter on `session`."""
+    return ModelDrafter(cast("FusedSession", session), vocabulary=vocabulary, **settings)
