@@ -154,9 +154,9 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The file a bundle was built from; `licence` is an SPDX name or "unknown"."""
+    """A file that a bundle was built from; `licence` is an SPDX name or "unknown"."""
 
-    kind: Literal["python-wheel", "gguf"]
+    kind: Literal["python-wheel", "gguf", "safetensors"]
     file: str
     sha256: str
     licence: str
@@ -172,13 +172,19 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A bundle's table of contents; `files` is keyed by path relative to `folder`, with slashes."""
+    """A bundle's table of contents; `files` is keyed by path relative to `folder`, with slashes.
+
+    `source` is the file of the target, and of a draft that has none of its own; `draft_source` and
+    `lenses_source` are those of what was trained for the target.
+    """
 
     name: str
     source: Source
     files: dict[str, FileEntry]
     target: Role
     draft: Role | None = None
+    draft_source: Source | None = None
+    lenses_source: Source | None = None
     format_version: int = FORMAT_VERSION
     folder: Path = field(default=Path(), compare=False)
 
@@ -244,7 +250,9 @@ class Manifest:
             if not 0 <= entry.bytes <= MOST_FILE_BYTES:
                 raise BundleError(f"{where}: {entry.bytes} is no size for {name}.")
             check_file(self.folder, name, entry.bytes)
-        for sha256 in (self.source.sha256, *(entry.sha256 for entry in self.files.values())):
+        sources = [self.source, self.draft_source, self.lenses_source]
+        hashes = [source.sha256 for source in sources if source is not None]
+        for sha256 in (*hashes, *(entry.sha256 for entry in self.files.values())):
             if not re.fullmatch("[0-9a-f]{64}", sha256):
                 raise BundleError(f"{where}: {sha256!r:.80} is no sha256.")
         self._check_role("target", self.target)

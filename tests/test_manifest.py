@@ -141,6 +141,10 @@ def test_graph_path_names_what_there_is(bundle: Path) -> None:
         (lambda d: d["files"][GRAPH].update(bytes=1 << 64), "is no size"),
         (lambda d: d["files"][GRAPH].update(sha256="0"), "'0' is no sha256"),
         (lambda d: d["source"].update(sha256="G" * 64), "is no sha256"),
+        (lambda d: d.update(draft_source={**d["source"], "sha256": "0"}), "'0' is no sha256"),
+        (lambda d: d.update(lenses_source={**d["source"], "sha256": ""}), "'' is no sha256"),
+        (lambda d: d.update(draft_source={**d["source"], "kind": "web"}), "draft_source.kind is"),
+        (lambda d: d.update(lenses_source={}), "lenses_source lacks the key"),
         (lambda d: d["target"].update(tokens_per_pass=10**9), "tokens_per_pass is 1000000000"),
         (lambda d: d["target"].update(early_exit_layer=-1), "early_exit_layer -1"),
         (lambda d: d["target"].update(end_tokens=[-1]), "end token -1"),
@@ -201,6 +205,14 @@ def test_what_lies_beside_the_graphs_is_checked(
     edit(bundle, lambda d: d[role].update(values))
     with pytest.raises(BundleError, match=message):
         Manifest.load(bundle)
+
+
+def test_what_was_trained_has_sources_of_its_own(bundle: Path) -> None:
+    assert Manifest.load(bundle).draft_source is None
+    trained = {"kind": "safetensors", "file": "draft", "sha256": "1" * 64, "licence": "MIT"}
+    edit(bundle, lambda d: d.update(draft_source=trained))
+    assert Manifest.load(bundle).draft_source == Source("safetensors", "draft", "1" * 64, "MIT")
+    assert Manifest.load(bundle).lenses_source is None
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != GRAPH])
