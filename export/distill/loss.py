@@ -10,12 +10,13 @@ logits, far larger than the states, are never kept. Aims, by what is matched at 
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Aim = Literal["kl", "sharp", "tv"]
+from export.distill.settings import Aim
+
 ROWS = 512  # whose logits are in memory at once
 SHARPNESS = 2.0  # an inverse temperature
 

@@ -18,9 +18,12 @@ from torch import Tensor
 from export.distill.batches import Batch, batch, shuffled
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
-from export.distill.loss import Aim, distance
+from export.distill.loss import distance
+from export.distill.settings import Aim
 
 WARM_UP = 20  # steps
+PROGRESS_S = 20.0
+CHECKPOINT_S = 300.0
 STEADINESS = 0.95  # of the running means that are told and that weigh the places
 
 
@@ -68,7 +71,7 @@ class Trainer:
 
         head_tokens [n] int64: the short list.
         """
-        self.student, self.schedule = student, schedule
+        self.student, self.head_tokens, self.schedule = student, head_tokens, schedule
         self.state = State(agreement=[0.5] * (1 + len(student.masks)))
         self._records, self._states = records, states
         self._offsets = np.concatenate([[0], np.cumsum([len(each.tokens) for each in records])])
@@ -188,11 +191,10 @@ def train(
     trainer: Trainer,
     checkpoint: Path,
     *,
-    every_s: float,
     minutes: float | None,
     progress: Callable[[str], None],
 ) -> None:
-    """Train until the budget, or so many minutes, are used up; checkpoints every `every_s`."""
+    """Train until the budget, or so many minutes, are used up, keeping checkpoints."""
     if checkpoint.exists():
         trainer.load(checkpoint)
         progress(f"going on after {trainer.state.tokens} tokens")
@@ -201,10 +203,10 @@ def train(
     try:
         for state in trainer.steps():
             now = time.monotonic()
-            if now - told > 20 or trainer.done:
+            if now - told > PROGRESS_S or trainer.done:
                 told = now
                 progress(_line(state, trainer.schedule, (state.tokens - before) / (now - started)))
-            if now - saved > every_s:
+            if now - saved > CHECKPOINT_S:
                 saved = now
                 trainer.save(checkpoint)
             if minutes is not None and now - started > minutes * 60:

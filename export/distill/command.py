@@ -1,0 +1,159 @@
+"""The flags of `python -m export distill`, and what they start."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from export.distill.settings import Settings
+from runtime.errors import UsageError
+
+EPILOG = """\
+A draft is distilled in stages: the target answers training prompts, its states are kept, a student
+that begins as some of its layers learns from them, and is tried on held-out prompts. What a stage
+makes stays in --out, so the same command goes on where it was interrupted, and a larger --tokens
+trains on. The end is --out/draft.safetensors, which `mirror-export gguf FILE --draft` builds into
+a bundle.
+
+examples:
+  mirror-export distill --target smollm2-135m --out work/draft
+      the draft as it is shipped, from nothing; many hours on a few cores
+  mirror-export distill --target smollm2-135m --out work/draft --corpus models/smollm2-135m-corpus
+      the same from the corpus that is kept, so that only the training is repeated
+  mirror-export distill --target model.gguf --out work/small --depth 4 --tokens 300000
+      a quick, shallow draft of another model
+"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What a distillation may be told."""
+    add = parser.add_argument
+    add(
+        "--target",
+        required=True,
+        metavar="MODEL",
+        help="a recipe's name, a bundle with a float32 graph, or a GGUF file",
+    )
+    add("--out", required=True, type=Path, metavar="DIR", help="the folder to work in")
+    add("--corpus", type=Path, metavar="DIR", help="answers that are there: make none")
+    text = parser.add_argument_group("the text")
+    _number(text, "--prompts", "how many prompts to draw from the templates")
+    _number(text, "--begun", "how many conversations the target begins itself")
+    _number(text, "--max-new-tokens", "the most tokens of an answer")
+    _number(text, "--context", "the most tokens of a conversation")
+    text.add_argument(
+        "--precision",
+        choices=("int8", "fp32"),
+        default=argparse.SUPPRESS,
+        help="of the target's graph that writes (default: int8)",
+    )
+    text.add_argument(
+        "--workers", type=int, metavar="N", help="processes that write (default: 1 per core)"
+    )
+    draft = parser.add_argument_group("the draft")
+    _number(draft, "--depth", "how many layers it has; which, is found out")
+    draft.add_argument(
+        "--layers",
+        type=_numbers,
+        default=argparse.SUPPRESS,
+        metavar="I,J,…",
+        help="or: which of the target's layers it begins as, counted from 0",
+    )
+    _number(draft, "--head-width", "how many of the most used tokens it can name")
+    _number(draft, "--tokens-per-pass", "how many tokens one forward pass predicts")
+    draft.add_argument(
+        "--lenses",
+        type=_numbers,
+        default=argparse.SUPPRESS,
+        metavar="I,J,…",
+        help="train tuned lenses too, to read the target after so many layers (default: none)",
+    )
+    training = parser.add_argument_group("the training")
+    _number(training, "--tokens", "the budget: tokens of text seen, repeats counted")
+    training.add_argument(
+        "--minutes", type=float, help="or: stop after so long; go on another time"
+    )
+    _number(training, "--batch-tokens", "tokens of a step")
+    training.add_argument(
+        "--rate",
+        type=float,
+        default=argparse.SUPPRESS,
+        help="the peak learning rate (default: 0.001)",
+    )
+    training.add_argument(
+        "--blocks",
+        type=float,
+        default=argparse.SUPPRESS,
+        help="the share of places at which mask tokens are tried (default: 0.1)",
+    )
+    training.add_argument(
+        "--aim",
+        choices=("kl", "sharp", "tv"),
+        default=argparse.SUPPRESS,
+        help="what is matched: the target's distribution, the same sharpened, or total variation "
+        "(default: kl)",
+    )
+    training.add_argument(
+        "--device", default="auto", help="cpu, cuda, or auto: cuda where there is one"
+    )
+    _number(training, "--seed", "of all that is drawn by chance")
+
+
+def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """Distil as told. Raises UsageError, BuildError, BundleError, OSError."""
+    # Imported here so that --help works without torch.
+    import torch
+
+    from export.distill.project import Project
+    from runtime import providers
+    from runtime.locate import default_cache_dir, locate_bundle
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    cores = len(providers.usable_cores())
+    torch.set_num_threads(cores)
+    bundle = locate_bundle(
+        options.target,
+        cache_dir=default_cache_dir(os.environ, sys.platform),
+        offline=False,
+        progress=say,
+    )
+    project = Project(
+        bundle,
+        options.out,
+        _settings(options),
+        corpus=options.corpus,
+        device=device,
+        workers=options.workers or cores,
+        say=say,
+    )
+    project.run(minutes=options.minutes)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    given: dict[str, Any] = {
+        item.name: getattr(options, item.name)
+        for item in fields(Settings)
+        if hasattr(options, item.name)
+    }
+    for name, value in given.items():
+        if isinstance(value, int | float) and value < 0:
+            raise UsageError(f"--{name.replace('_', '-')} is {value}; it cannot be negative.")
+    return Settings(**given)
+
+
+def _number(group: argparse._ArgumentGroup, flag: str, text: str) -> None:
+    usual = getattr(Settings(target=""), flag.removeprefix("--").replace("-", "_"))
+    text = f"{text} (default: {usual})"
+    group.add_argument(flag, type=int, default=argparse.SUPPRESS, metavar="N", help=text)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None

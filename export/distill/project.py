@@ -1,0 +1,277 @@
+"""One distillation from beginning to end: a folder in which every finished stage stays.
+
+settings.json   what was asked for; the same folder goes on with the same settings only
+corpus/         the target's answers to the training prompts, a file a group
+held-out.npz    its greedy answers to the held-out prompts
+states/         its last states at every place of the corpus
+layers.json     the target's layers that the student began as
+checkpoint.pt   the student, the optimizers and how far they are
+draft.safetensors, lenses.safetensors
+evaluation.json what the student agreed on with the target, by kind of held-out prompt
+log.txt         all that was said
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from export import draft_file
+from export.distill import answers, corpus, prompts, teacher
+from export.distill.batches import padded
+from export.distill.corpus import Record
+from export.distill.decoder import MATRICES, NORMS, Decoder, most_used
+from export.distill.evaluate import agreement
+from export.distill.lens import train_lenses
+from export.distill.pruning import best_layers
+from export.distill.settings import Settings
+from export.distill.training import Schedule, Trainer, counted, train
+from export.distill.weights import read_target
+from export.model import Model
+from runtime.errors import UsageError
+from runtime.prompts import load_prompts, prompt_folder
+
+FORTY = "forty"  # the set of prompts that only tests use
+ALL = "all"
+HELD_OUT_TOKENS = 128
+PRUNING_TOKENS = 2048  # on which layers are compared
+
+
+class Project:
+    """The stages of one distillation, each left out where its result is there."""
+
+    def __init__(
+        self,
+        bundle: Path,
+        out: Path,
+        settings: Settings,
+        *,
+        corpus: Path | None,
+        device: str,
+        workers: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """Work on the target of `bundle` in the folder `out`.
+
+        corpus: a folder of answers to train on; None to have the target write them. device:
+        torch's name of where to train; workers: processes that write answers. Raises UsageError
+        where `out` holds another distillation.
+        """
+        self._bundle, self._out, self._settings = bundle, out, settings
+        self._corpus = corpus or out / "corpus"
+        self._written = corpus is not None
+        self._device, self._workers = torch.device(device), workers
+        self._say = say
+        out.mkdir(parents=True, exist_ok=True)
+        self._check_settings()
+        self._target: Model = read_target(bundle)
+
+    def run(self, *, minutes: float | None = None) -> Path:
+        """All stages; the path of the draft file. minutes: of training, at most, this time."""
+        self.write_answers()
+        files = self.corpus_files()
+        self.keep_states()
+        records = list(corpus.load(files))
+        states = torch.cat(
+            [torch.load(teacher.states_file(file, self._place("states"))) for file in files]
+        )
+        trainer = self.trainer(records, states)
+        train(trainer, self._place("checkpoint.pt"), minutes=minutes, progress=self.tell)
+        path = self._place("draft.safetensors")
+        self.save_draft(trainer, path)
+        self.evaluate(trainer)
+        self.train_lenses(records, trainer.head_tokens)
+        return path
+
+    def write_answers(self) -> None:
+        """Training prompts and held-out ones, answered by the target."""
+        settings = self._settings
+        sets = [path for path in sorted(prompt_folder().glob("*.jsonl")) if path.stem != FORTY]
+        held_out = load_prompts(*sets)
+        forty = load_prompts(prompt_folder() / f"{FORTY}.jsonl")
+        drawn = prompts.draw(
+            prompts.templates(),
+            settings.prompts,
+            seed=settings.seed,
+            held_out=[turn for prompt in (*held_out, *forty) for turn in prompt.turns],
+        )
+        self.tell(f"{len(drawn)} prompts, and {settings.begun} conversations for it to begin")
+        self._corpus.mkdir(exist_ok=True)
+        wanted = answers.groups(drawn, settings.begun, self._corpus, seed=settings.seed)
+        asked = [prompts.Prompt(prompt.category, prompt.turns) for prompt in held_out]
+        last = answers.Wanted(self._place("held-out.npz"), asked, 0, settings.seed, (0.0,))
+        for groups, most in (
+            ([] if self._written else wanted, settings.max_new_tokens),
+            ([last], HELD_OUT_TOKENS),
+        ):
+            answers.write(
+                self._bundle,
+                groups,
+                precision=settings.precision,
+                context=settings.context,
+                max_new_tokens=most,
+                workers=max(1, min(self._workers, len(groups))),
+                progress=self.tell,
+            )
+
+    def keep_states(self) -> None:
+        """The target's states at every place of the corpus."""
+        folder = self._place("states", folder=True)
+        files = self.corpus_files()
+        if all(teacher.states_file(file, folder).exists() for file in files):
+            return
+        teacher.keep_states(self._teacher(), files, folder, self.tell)
+
+    def trainer(self, records: Sequence[Record], states: Tensor) -> Trainer:
+        """A student that begins as some of the target's layers, ready to train."""
+        settings = self._settings
+        counts = counted(records, self._target.geometry.vocabulary)
+        head_tokens = torch.from_numpy(most_used(counts, settings.head_width))
+        layers = self.layers(records, head_tokens)
+        student = Decoder(self._target, layers, masks=settings.tokens_per_pass - 1)
+        return Trainer(
+            student.to(self._device),
+            records,
+            states,
+            head_tokens,
+            Schedule(
+                tokens=settings.tokens,
+                batch_tokens=settings.batch_tokens,
+                rate=settings.rate,
+                blocks=settings.blocks,
+                aim=settings.aim,
+                seed=settings.seed,
+            ),
+        )
+
+    def layers(self, records: Sequence[Record], head_tokens: Tensor) -> list[int]:
+        """The target's layers that the student begins as: those asked for, or the best found."""
+        path = self._place("layers.json")
+        if not path.exists():
+            layers = list(self._settings.layers)
+            if not layers:
+                rows = padded(
+                    [record.tokens for record in _sample(records, PRUNING_TOKENS)], self._device
+                )
+                layers = best_layers(
+                    self._teacher(), rows, head_tokens, self._settings.depth, self.tell
+                )
+            path.write_text(json.dumps(layers), encoding="utf-8")
+        found: list[int] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def save_draft(self, trainer: Trainer, path: Path) -> None:
+        """The student as a draft file, which the export builds into bundles."""
+        student, settings = trainer.student, self._settings
+        weights = {"embedding": self._target.weights["embedding"], "norm": _array(student.norm)}
+        if len(student.masks):
+            weights["masks"] = _array(student.masks)
+        for number, layer in enumerate(student.layers):
+            for name in (*MATRICES, *NORMS):
+                weights[f"layers.{number}.{name}"] = _array(getattr(layer, name))
+        layers: list[int] = json.loads(self._place("layers.json").read_text(encoding="utf-8"))
+        draft_file.save(
+            path,
+            Model(
+                replace(self._target.geometry, layers=len(layers)),
+                weights,
+                head_tokens=trainer.head_tokens.cpu().numpy(),
+            ),
+            self._target,
+            layers,
+            notes={
+                "trained_tokens": str(trainer.state.tokens),
+                "settings": json.dumps(asdict(settings)),
+            },
+        )
+        self.tell(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+
+    def evaluate(self, trainer: Trainer) -> None:
+        """Agreement with the target's greedy answers to held-out prompts, by kind."""
+        found: dict[str, object] = {}
+        records = list(corpus.load([self._place("held-out.npz")]))
+        for kind in (*sorted({record.template for record in records}), ALL):
+            own = [record for record in records if kind in (record.template, ALL)]
+            shares = agreement(trainer.student, own, trainer.head_tokens)
+            found[kind] = asdict(shares)
+            places = " ".join(f"{share:.3f}" for share in shares.first)
+            self.tell(
+                f"{kind}: agreement {places}, among the first five {shares.among_five[0]:.3f}"
+            )
+        text = json.dumps(found, indent=2)
+        self._place("evaluation.json").write_text(text, encoding="utf-8")
+
+    def train_lenses(self, records: Sequence[Record], head_tokens: Tensor) -> None:
+        """Tuned lenses of the target's early exit, if any are asked for."""
+        path = self._place("lenses.safetensors")
+        if not self._settings.lenses or path.exists():
+            return
+        lenses = train_lenses(
+            self._teacher(),
+            _sample(records, self._settings.lens_tokens),
+            self._settings.lenses,
+            head_tokens,
+            batch_tokens=self._settings.batch_tokens,
+            progress=self.tell,
+        )
+        save_file(
+            {f"layer.{layer}": _array(lens).astype(np.float16) for layer, lens in lenses.items()},
+            path,
+        )
+
+    def corpus_files(self) -> list[Path]:
+        """The files of answers there are, in their order."""
+        return sorted(self._corpus.glob("answers-*.npz"))
+
+    def tell(self, line: str) -> None:
+        """Say a line, and keep it."""
+        self._say(line)
+        with self._place("log.txt").open("a", encoding="utf-8") as stream:
+            stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+
+    def _teacher(self) -> Decoder:
+        layers = range(self._target.geometry.layers)
+        return Decoder(self._target, layers).eval().to(self._device)
+
+    def _place(self, name: str, *, folder: bool = False) -> Path:
+        path = self._out / name
+        if folder:
+            path.mkdir(exist_ok=True)
+        return path
+
+    def _check_settings(self) -> None:
+        path = self._place("settings.json")
+        asked = json.loads(json.dumps(asdict(self._settings)))
+        if not path.exists():
+            path.write_text(json.dumps(asked, indent=2), encoding="utf-8")
+            return
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        free = ("tokens",)  # a longer training goes on from the shorter one
+        differing = [name for name in asked if name not in free and asked[name] != kept.get(name)]
+        if differing:
+            name = differing[0]
+            raise UsageError(
+                f"{self._out} holds a distillation with {name} {kept.get(name)!r}, not "
+                f"{asked[name]!r}: give the same settings, or name another folder."
+            )
+
+
+def _sample(records: Sequence[Record], tokens: int) -> list[Record]:
+    """Records from all over the corpus, about so many tokens together."""
+    order = np.random.default_rng(0).permutation(len(records)).tolist()
+    found: list[Record] = []
+    while order and sum(len(record.tokens) for record in found) < tokens:
+        found.append(records[order.pop()])
+    return found
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    return np.asarray(tensor.detach().float().cpu().numpy())
