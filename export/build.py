@@ -19,18 +19,19 @@ from tokenizers import Tokenizer
 
 import export
 import runtime
-from export import gguf_file, reference, tokenizer
+from export import draft_file, gguf_file, lens_file, reference, tokenizer
+from export.assemble import assemble
 from export.gguf_file import GgufFile
-from export.graph import LANES, PORTABLE_ROWS, build_graphs, graph_file, portable_context
+from export.graph import LANES, build_graphs, graph_file, portable_context, portable_rows
 from export.heartbeat import heartbeat
+from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
 from export.plan import Plan, printable, split_key
+from export.trained import Trained
 from export.workshop import Part, Workshop
 from runtime import providers
-from runtime.bundle_files import file_sha256
-from runtime.errors import BundleError, UsageError
 from runtime.flavours import open_graph
-from runtime.manifest import FileEntry, Graph, Manifest, Parity, Precision, Role, RoleName
+from runtime.manifest import Graph, Parity, Precision, Role, RoleName
 from runtime.probe import compare_widths
 from runtime.session import GraphSession
 
@@ -40,41 +41,12 @@ QUICKEST_FIRST = ("fused-int8", "fused-fp32")
 MEASURED_CONTEXT = 256  # tokens; the texts that graphs are measured on are shorter
 
 
-def is_built(plan: Plan, out: Path) -> bool:
-    """Whether `out` already holds this plan's bundle, complete and undamaged.
-
-    Raises UsageError when it holds anything else; an empty or absent folder is free to use.
-    """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return False
-    try:
-        found = Manifest.load(out)
-        found.verify()
-    except (BundleError, OSError) as error:
-        raise UsageError(
-            f"{out} is in the way: it is neither empty nor a complete bundle ({error}) "
-            "Remove it or name another folder."
-        ) from error
-    plan = plan.fitted(found.target.geometry)
-    roles = {"target": found.target, "draft": found.draft}
-    held = {f"{name}/{key}" for name, role in roles.items() if role for key in role.graphs}
-    if (found.name, found.source.sha256, held) != (
-        plan.name,
-        plan.source.sha256,
-        set(plan.graphs),
-    ):
-        raise UsageError(
-            f"{out} holds another bundle, {found.name}, built from {found.source.file}: "
-            f"{', '.join(sorted(held))}. Remove it or name another folder."
-        )
-    return True
-
-
 def build(plan: Plan, model_file: Path, work: Workshop, progress: Progress) -> None:
     """Make the plan's bundle of a GGUF file in `work.bundle`, manifest last.
 
-    Parts that an earlier build of the same file by the same program finished are taken as they
-    are. Raises BuildError for a file that cannot be built (see gguf_file.read, tokenizer.build).
+    Parts that an earlier build of the same files by the same program finished are taken as they
+    are. Raises BuildError for a file that cannot be built (see gguf_file.read, tokenizer.build,
+    draft_file.load, lens_file.load).
     """
     with _step(f"read {model_file.name}", progress) as say:
         read = gguf_file.read(model_file)
@@ -92,25 +64,71 @@ class _Build:
     """One build: what is made of what, each part under a key that says so."""
 
     def __init__(self, plan: Plan, read: GgufFile, work: Workshop, progress: Progress) -> None:
+        """Read what was trained for the model, too."""
         self._plan, self._read, self._work, self._progress = plan, read, work, progress
-        self._model = read.model
+        self._models: dict[RoleName, Model] = {"target": read.model, "draft": read.model}
+        self._lenses: dict[int, NDArray[Any]] = {}
+        self._references: dict[RoleName, list[NDArray[np.float32]]] = {}
         self._parities: dict[str, Parity] = {}
+        if plan.draft is not None:
+            self._models["draft"] = self._read_draft(plan.draft)
+        if plan.lenses is not None:
+            self._lenses = self._read_lenses(plan.lenses)
+
+    def _read_draft(self, file: Trained) -> Model:
+        with _step(f"read {file.path.name}", self._progress) as say:
+            file.check()
+            sha256 = self._plan.source.sha256
+            draft = draft_file.load(file.path, self._models["target"], target_sha256=sha256)
+            say(
+                f"{draft.geometry.layers} layers, {draft.tokens_per_pass} tokens in a pass, "
+                f"{draft.logits} in its head"
+            )
+            return draft
+
+    def _read_lenses(self, file: Trained) -> dict[int, NDArray[Any]]:
+        with _step(f"read {file.path.name}", self._progress) as say:
+            file.check()
+            geometry, sha256 = self._models["target"].geometry, self._plan.source.sha256
+            lenses = lens_file.load(file.path, geometry, target_sha256=sha256)
+            say(f"after {', '.join(map(str, lenses))} layers")
+            return lenses
 
     def run(self) -> None:
         """Everything, the manifest last."""
         with _step("rebuild the tokenizer", self._progress) as say:
             settings = self._plan.generation
             tokenizer.write(self._read.metadata, self._work.bundle, generation=settings)
-            say(f"{self._model.geometry.vocabulary} tokens")
+            say(f"{self._read.model.geometry.vocabulary} tokens")
         folders = self._folders
         roles: dict[RoleName, Role] = {}
         for name in get_args(RoleName):
             graphs = {key: self._measured(name, key) for key in self._plan.keys(name)}
-            ends = tokenizer.end_tokens(self._read.metadata)
-            roles[name] = Role(self._model.geometry, graphs, ends)
+            roles[name] = self._role(name, graphs)
         with _step("put the bundle together", self._progress) as say:
-            size = _assemble(self._plan, roles, folders, self._work.bundle)
+            size = assemble(self._plan, roles, folders, self._arrays(roles), self._work.bundle)
             say(_megabytes(size))
+
+    def _role(self, name: RoleName, graphs: dict[str, Graph]) -> Role:
+        model = self._models[name]
+        lenses = self._lenses if name == "target" else {}
+        return Role(
+            model.geometry,
+            graphs,
+            tokenizer.end_tokens(self._read.metadata),
+            tokens_per_pass=model.tokens_per_pass,
+            head_tokens=f"{name}/head-tokens.npy" if model.distilled else None,
+            lenses={str(layer): f"{name}/lens-{layer}.npy" for layer in lenses},
+        )
+
+    def _arrays(self, roles: Mapping[RoleName, Role]) -> dict[str, NDArray[Any]]:
+        """What the roles' files beside their graphs hold."""
+        files = roles["target"].lenses
+        found = {files[str(layer)]: lens for layer, lens in self._lenses.items()}
+        tokens, file = self._models["draft"].head_tokens, roles["draft"].head_tokens
+        if tokens is not None and file is not None:
+            found[file] = tokens.astype(np.int32)
+        return found
 
     @cached_property
     def _folders(self) -> dict[str, Part]:
@@ -140,25 +158,37 @@ class _Build:
         key = self._key("texts", self._graphs_key(self._plan.place("target", writer)), writer)
         return cast(list[list[int]], self._part("write a text to measure on", key, write).result)
 
-    @cached_property
-    def _reference(self) -> list[NDArray[np.float32]]:
-        """The texts' logits by numpy, each [len(text) - 1, vocabulary]."""
-        with _step("compute its logits in numpy", self._progress) as say:
-            say(f"{len(self._texts)} texts")
-            return reference.logits_of_texts(self._model, [text[:-1] for text in self._texts])
+    def _fed(self, role: RoleName) -> list[list[int]]:
+        """What a role's graphs are measured on: of each text all but its end, and mask tokens."""
+        model = self._models[role]
+        return [[*text[: -model.tokens_per_pass], *model.mask_tokens] for text in self._texts]
+
+    def _reference(self, role: RoleName) -> list[NDArray[np.float32]]:
+        """The logits by numpy of what is fed, computed once for each model."""
+        role = role if self._plan.draft else "target"
+        if role not in self._references:
+            whose = "its" if role == "target" else "the draft's"
+            with _step(f"compute {whose} logits in numpy", self._progress) as say:
+                say(f"{len(self._texts)} texts")
+                model = self._models[role]
+                self._references[role] = reference.logits_of_texts(model, self._fed(role))
+        return self._references[role]
 
     def _write_graphs(self, place: str, folder: Path, say: Say) -> None:
         """Fill a part's folder with the graphs of one place."""
         role, _, precision = place.partition("/")
         inner = folder / place
         inner.mkdir(parents=True)
+        flavours = self._plan.folders[place]
         build_graphs(
-            self._model,
+            self._models[cast(RoleName, role)],
             cast(Precision, precision),
             inner,
-            flavours=self._plan.folders[place],
+            flavours=flavours[cast(RoleName, role)],
             many=role == "target",
             inexact=role == "draft",
+            draft=self._models["draft"] if role == "target" else None,
+            draft_flavours=flavours.get("draft", ()),
         )
         say(_megabytes(sum(path.stat().st_size for path in inner.iterdir())))
 
@@ -173,12 +203,14 @@ class _Build:
         place = self._plan.place(role, key)
         part_key = self._key("parity", self._texts, self._graphs_key(place), graph.file)
         if self._work.find(part_key) is None:
-            self._reference  # noqa: B018  (its own step is told first)
+            self._reference(role)  # its own step is told first
 
         def measure(_folder: Path, say: Say) -> dict[str, Any]:
             session = self._open(role, graph)
             widths = compare_widths(session).largest_difference
-            parity = compare(session, self._texts, self._reference, width_difference=widths)
+            parity = compare(
+                session, self._fed(role), self._reference(role), width_difference=widths
+            )
             say(
                 f"{parity.equal_greedy_share:.1%} of greedy tokens equal, "
                 f"logits differ by at most {parity.largest_logit_difference:.2g}"
@@ -191,27 +223,29 @@ class _Build:
     def _graph(self, role: RoleName, key: str) -> Graph:
         """A graph that was not measured yet."""
         flavour, precision = split_key(key)
-        file = partial(graph_file, flavour)
-        place = self._plan.place(role, key)
+        model, place = self._models[role], self._plan.place(role, key)
+        file = partial(graph_file, flavour, distilled=model.distilled)
         many, portable = role == "target" and flavour == "fused", flavour == "portable"
+        rows = list(portable_rows(model)) if portable else []
         return Graph(
-            f"{place}/{file()}",
+            f"{place}/{file(rows=min(rows)) if portable else file()}",
             flavour,
             precision,
             Parity(0.0, 0.0, 0, 0.0),
             lanes={str(n): f"{place}/{file(lanes=n)}" for n in LANES if many},
-            rows={str(n): f"{place}/{file(rows=n)}" for n in PORTABLE_ROWS if portable},
-            context=portable_context(self._model) if portable else None,
+            rows={str(n): f"{place}/{file(rows=n)}" for n in rows},
+            context=portable_context(model) if portable else None,
         )
 
     def _open(self, role: RoleName, graph: Graph) -> GraphSession[Any]:
         place = self._plan.place(role, f"{graph.flavour}-{graph.precision}")
+        geometry = self._models[role].geometry
         return open_graph(
             self._folders[place].folder,
             graph,
-            self._model.geometry,
+            geometry,
             threads=len(providers.usable_cores()),
-            context=min(MEASURED_CONTEXT, self._model.geometry.context),
+            context=min(MEASURED_CONTEXT, geometry.context),
             share_cpu=True,
         )
 
@@ -225,30 +259,14 @@ class _Build:
             return part
 
     def _graphs_key(self, place: str) -> str:
-        return self._key("graphs", place, self._plan.folders[place])
+        flavours = self._plan.folders[place]
+        draft = self._plan.draft.source.sha256 if self._plan.draft and "draft" in flavours else None
+        return self._key("graphs", place, flavours, draft)
 
     def _key(self, *what: object) -> str:
         """A name for what these things and the model file decide, under this very program."""
         parts = [_program(), self._plan.source.sha256, *what]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _assemble(
-    plan: Plan, roles: Mapping[RoleName, Role], folders: Mapping[str, Part], bundle: Path
-) -> int:
-    """Move the graphs into the bundle and write its manifest; returns the bytes of all files."""
-    hashes = {path.name: file_sha256(path) for path in bundle.iterdir()}
-    for place, part in folders.items():
-        (bundle / place).parent.mkdir(exist_ok=True)
-        (part.folder / place).rename(bundle / place)
-        hashes |= part.sha256
-    files = {
-        name: FileEntry(sha256, (bundle / name).stat().st_size)
-        for name, sha256 in sorted(hashes.items())
-    }
-    draft = roles["draft"] if roles["draft"].graphs else None
-    Manifest(plan.name, plan.source, files, roles["target"], draft).save(bundle)
-    return sum(entry.bytes for entry in files.values())
 
 
 @cache

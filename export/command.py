@@ -31,6 +31,8 @@ examples:
       download the reference model (93 MB) and build it
   mirror-export gguf model.gguf --out bundles/model
       build a model from its GGUF file; nothing is downloaded
+  mirror-export gguf model.gguf --out bundles/model --draft model-draft.safetensors
+      the same, with a draft that was trained for it
   mirror-export gguf model.gguf --out bundles/gpu --graphs target/fused-fp16,target/fused-int8
       build other graphs than the usual ones
   mirror-export inspect bundles/model
@@ -119,9 +121,10 @@ def _add_build_flags(kind: argparse.ArgumentParser) -> None:
     )
     kind.add_argument(
         "--draft",
-        choices=("model", "none"),
+        metavar="model|none|FILE",
         default="model",
-        help="none: build no draft model (default: %(default)s)",
+        help="model: the recipe's, or a stand-in with the target's own weights; none: no draft "
+        "model; or the file of one that was trained for this target (default: %(default)s)",
     )
 
 
@@ -143,7 +146,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.name:
         plan = dataclasses.replace(plan, name=printable(options.name))
     graphs = [name.strip() for names in options.graphs for name in names.split(",")]
-    plan = choose_graphs(plan, graphs, draft=options.draft != "none")
+    plan = choose_graphs(plan, graphs, draft=_draft(options.draft))
 
     def model_file(work: "Workshop") -> Path:
         if chosen is None:
@@ -154,20 +157,30 @@ def _run(options: argparse.Namespace) -> None:
     _build(plan, Path(os.path.realpath(options.out)), model_file)
 
 
+def _draft(word: str) -> bool | Path:
+    """Whether there is to be a draft, or the file of one; UsageError for what is neither."""
+    if word in ("model", "none"):
+        return word == "model"
+    if not Path(word).is_file():
+        raise UsageError(f"--draft takes model, none or a draft file; {word!r} is none of these.")
+    return Path(word)
+
+
 def _build(plan: "Plan", out: Path, model_file: "Callable[[Workshop], Path]") -> None:
     from export import build, workshop
+    from export.built import is_built
 
-    if build.is_built(plan, out):
+    if is_built(plan, out):
         _say(f"{out} already holds {plan.name}, complete: nothing to do")
         return
     with workshop.workshop(out, _say) as work:
         # Another process may have built the same bundle meanwhile, here or on another machine.
-        if not build.is_built(plan, out):
+        if not is_built(plan, out):
             build.build(plan, model_file(work), work, _say)
             try:
                 workshop.publish(work.bundle, out)
             except OSError:
-                if not build.is_built(plan, out):
+                if not is_built(plan, out):
                     raise
     _say(f"{out} is ready")
 

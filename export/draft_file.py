@@ -17,24 +17,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from export.change import BLOCK, change_of, quantise_change
 from export.model import Model
+from export.trained import Tensors, check_target, read_tensors
 from runtime.errors import BuildError
 from runtime.manifest import MOST_TOKENS_PER_PASS
-from runtime.strict_json import is_lfs_pointer, lfs_sentence
 
 FORMAT = "mirror-draft-1"
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 NORMS = ("attention_norm", "feed_forward_norm")
-
-Tensors = dict[str, NDArray[Any]]
 
 
 def save(
@@ -102,12 +97,7 @@ def load(path: Path, target: Model, *, target_sha256: str) -> Model:
             f"{path} is no draft file: its format is {metadata.get('format')!r:.80}, not "
             f"{FORMAT!r}. Train a draft with this version: python -m export distill"
         )
-    wanted_sha256 = metadata.get("target_sha256", target_sha256)
-    if wanted_sha256 != target_sha256:
-        raise BuildError(
-            f"{path} was trained for another target: the one of the model file with sha256 "
-            f"{wanted_sha256:.80}, not {target_sha256}. Build it with that model file."
-        )
+    check_target(metadata, target_sha256, path)
     layers = _layers(metadata, path)
     _check_layers(layers, target, str(path))
     passes = metadata.get("tokens_per_pass", "")
@@ -116,23 +106,6 @@ def load(path: Path, target: Model, *, target_sha256: str) -> Model:
     _check_tensors(tensors, _expected(target, len(layers), int(passes) - 1, tensors), path)
     _check_numbers(tensors, path)
     return _model(tensors, target, layers, path)
-
-
-def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """The tensors and the metadata of a safetensors file.
-
-    Raises BuildError for a file that is not sound, OSError for one that cannot be read.
-    """
-    with path.open("rb") as stream:
-        if is_lfs_pointer(stream.read(100)):
-            raise BuildError(lfs_sentence(path))
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, ValueError, TypeError) as error:
-        raise BuildError(
-            f"{path} is no safetensors file that can be read: {error}. Fetch or make it again."
-        ) from error
 
 
 def _layers(metadata: Mapping[str, str], path: Path) -> list[int]:

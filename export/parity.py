@@ -53,21 +53,21 @@ def write_texts(session: Session, openings: Sequence[Sequence[int]]) -> list[lis
 
 def compare(
     session: Session,
-    texts: Sequence[Sequence[int]],
+    fed: Sequence[Sequence[int]],
     rows: Sequence[NDArray[np.float32]],
     *,
     width_difference: float,
 ) -> Parity:
-    """Feed every text but its last token to the graph and compare its logits with `rows`.
+    """Feed every text to the graph and compare its logits with `rows`.
 
-    rows: for each text the reference's logits [len(text) - 1, vocabulary]; those of the last
-    TOKENS_EACH are compared, or all where there are fewer. width_difference is noted as it is.
+    rows: for each text the reference's logits [len(text), ..]; those of the last TOKENS_EACH are
+    compared, or all where there are fewer. width_difference is noted as it is.
     """
     largest, equal, count = 0.0, 0, 0
-    for text, all_rows in zip(texts, rows, strict=True):
+    for text, all_rows in zip(fed, rows, strict=True):
         wanted = all_rows[-TOKENS_EACH:]
         session.crop(0)
-        found = session.extend(np.array(text[:-1]), num_logits=len(wanted))
+        found = session.extend(np.array(text), num_logits=len(wanted))
         largest = max(largest, float(np.abs(found - wanted).max()))
         equal += int((found.argmax(axis=1) == wanted.argmax(axis=1)).sum())
         count += len(wanted)

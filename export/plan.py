@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from export.linear import INT4_BLOCK
+from export.trained import Trained
 from runtime.bundle_files import file_sha256
 from runtime.errors import UsageError
 from runtime.manifest import Flavour, Geometry, Precision, RoleName, Source
@@ -28,15 +29,17 @@ DEFAULT_GRAPHS = (
     "draft/fused-int4",
     "draft/portable-fp32",
 )
+# A pass of several rows is quickest in int8, which shares its tables with the target's.
+DRAFT_FILE_GRAPHS = ("draft/fused-int8", "draft/portable-fp32")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The target's graphs, and those of a draft of the same weights, by name.
+    """The target's graphs, and those of its draft, by name.
 
     `generation` holds sampling defaults by their usual names. A licence "unknown" gives way to the
-    one that the model file names. A draft that is `optional` is left out for a model whose sizes
-    int4 cannot have.
+    one that the model file names. Without a file in `draft` the draft is a stand-in with the
+    target's weights; one that is `optional` is left out where int4 cannot have the model's sizes.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Plan:
     generation: dict[str, float] = field(default_factory=dict)
     graphs: tuple[str, ...] = DEFAULT_GRAPHS
     optional: bool = True
+    draft: Trained | None = None
+    lenses: Trained | None = None
 
     def keys(self, role: RoleName) -> tuple[str, ...]:
         """The role's graphs as its part of the manifest names them: fused-int8."""
@@ -56,12 +61,19 @@ class Plan:
     def without_draft(self) -> "Plan":
         """The plan of the target alone."""
         targets = tuple(graph for graph in self.graphs if graph.startswith("target/"))
-        return replace(self, graphs=targets)
+        return replace(self, graphs=targets, draft=None)
+
+    def with_draft(self, draft: Trained) -> "Plan":
+        """The plan with a draft from a file, in other graphs where none were chosen."""
+        if not self.optional:
+            return replace(self, draft=draft)
+        graphs = (*self.without_draft().graphs, *DRAFT_FILE_GRAPHS)
+        return replace(self, graphs=graphs, draft=draft)
 
     def fitted(self, geometry: Geometry) -> "Plan":
-        """The plan for a model of these sizes: without an optional draft that they rule out."""
+        """The plan for a model of these sizes: without an optional stand-in that they rule out."""
         widths = (geometry.hidden, geometry.intermediate, geometry.heads * geometry.head_size)
-        needs_int4 = "draft/fused-int4" in self.graphs
+        needs_int4 = "draft/fused-int4" in self.graphs and self.draft is None
         if self.optional and needs_int4 and any(width % INT4_BLOCK for width in widths):
             return self.without_draft()
         return self
@@ -69,19 +81,26 @@ class Plan:
     def place(self, role: RoleName, key: str) -> str:
         """The folder of a graph; a draft uses the weights that the target has in its precision.
 
-        Not in int4, where a draft is another graph than a target: faster, and not exact.
+        A stand-in does not in int4, where it is another graph than a target of the same weights:
+        faster, and not exact.
         """
         _, precision = split_key(key)
         own = {split_key(each)[1] for each in self.keys("target")}
-        return f"{'target' if precision != 'int4' and precision in own else role}/{precision}"
+        shared = precision in own and (precision != "int4" or self.draft is not None)
+        return f"{'target' if shared else role}/{precision}"
 
     @property
-    def folders(self) -> dict[str, list[Flavour]]:
-        """The folders to build, each with the flavours of its graphs."""
-        found: dict[str, list[Flavour]] = {}
+    def folders(self) -> dict[str, dict[RoleName, list[Flavour]]]:
+        """The folders to build, each with the flavours of the graphs of each model in it.
+
+        A stand-in that lies in the target's folder is the target's own graphs.
+        """
+        found: dict[str, dict[RoleName, list[Flavour]]] = {}
         for role in get_args(RoleName):
             for key in self.keys(role):
-                flavours = found.setdefault(self.place(role, key), [])
+                place = self.place(role, key)
+                owner = role if self.draft else cast(RoleName, place.partition("/")[0])
+                flavours = found.setdefault(place, {}).setdefault(owner, [])
                 flavour, _ = split_key(key)
                 if flavour not in flavours:
                     flavours.append(flavour)
@@ -95,18 +114,29 @@ def plan_for(model_file: Path) -> Plan:
     return Plan(Path(name).stem, source)
 
 
-def choose_graphs(plan: Plan, graphs: Sequence[str], *, draft: bool) -> Plan:
-    """The plan with the graphs that a user named, if any, and without a draft if not `draft`.
+def choose_graphs(plan: Plan, graphs: Sequence[str], *, draft: bool | Path) -> Plan:
+    """The plan with the graphs that a user named, if any, and the draft that they chose.
 
-    Raises UsageError as `check_graphs`.
+    draft: whether there is to be one, or the file of one. Raises UsageError as `check_graphs`.
     """
     if graphs:
         plan = replace(plan, graphs=check_graphs(graphs), optional=False)
-    if draft:
+    if isinstance(draft, Path):
+        plan = plan.with_draft(_read_trained(draft))
+        if not plan.keys("draft"):
+            raise UsageError(f"The draft {draft} needs a graph: name one, as in draft/fused-int8.")
         return plan
+    if draft:
+        return plan if plan.keys("draft") else plan.without_draft()
     if any(graph.startswith("draft/") for graph in graphs):
         raise UsageError("A graph of the draft was named, but there is to be no draft: drop one.")
     return plan.without_draft()
+
+
+def _read_trained(path: Path) -> Trained:
+    found = Trained.read(path)
+    file, licence = printable(found.source.file), printable(found.source.licence)
+    return replace(found, source=replace(found.source, file=file, licence=licence))
 
 
 def check_graphs(graphs: Iterable[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from export.plan import Plan, check_graphs
+from export.trained import Trained
 from export.workshop import Workshop
 from runtime.bundle_files import file_sha256
 from runtime.errors import BuildError, UsageError
@@ -23,7 +25,10 @@ PROGRESS_INTERVAL_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One file of models/: a model file inside a Python wheel, and what to build from it."""
+    """One file of models/: a model file inside a Python wheel, and what to build from it.
+
+    `draft` and `lenses` lie beside it: what was trained for this model.
+    """
 
     name: str
     package: str
@@ -35,13 +40,23 @@ class Recipe:
     licence: str
     generation: dict[str, float]
     graphs: tuple[str, ...]
+    draft: Trained | None = None
+    lenses: Trained | None = None
 
     @property
     def plan(self) -> Plan:
         """What to build, and the source that the manifest will name."""
         file = f"{self.package}=={self.version}: {self.member}"
         source = Source("python-wheel", file, self.member_sha256, self.licence)
-        return Plan(self.name, source, self.generation, self.graphs, optional=False)
+        return Plan(
+            self.name,
+            source,
+            self.generation,
+            self.graphs,
+            optional=False,
+            draft=self.draft,
+            lenses=self.lenses,
+        )
 
 
 def find(name: str, folder: Path) -> Recipe:
@@ -52,15 +67,19 @@ def find(name: str, folder: Path) -> Recipe:
         raise UsageError(f"There is no recipe {name!r}; there is {', '.join(known) or 'none'}.")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return _parse(data)
+        return _parse(data, folder)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildError(f"{path} is not a recipe that can be read: {error!r}.") from error
 
 
-def _parse(data: dict[str, Any]) -> Recipe:
+def _parse(data: dict[str, Any], folder: Path) -> Recipe:
     source = data["source"]
     if source["kind"] != "python-wheel":
         raise ValueError(f"unknown source kind {source['kind']!r}")
+    graphs = check_graphs(data["graphs"])
+    draft = _trained(data, "draft", folder)
+    if draft and not any(graph.startswith("draft/") for graph in graphs):
+        raise ValueError("a draft without a graph")
     return Recipe(
         name=data["name"],
         package=source["package"],
@@ -71,8 +90,20 @@ def _parse(data: dict[str, Any]) -> Recipe:
         member_sha256=source["member_sha256"],
         licence=data["licence"],
         generation=data["generation"],
-        graphs=check_graphs(data["graphs"]),
+        graphs=graphs,
+        draft=draft,
+        lenses=_trained(data, "lenses", folder),
     )
+
+
+def _trained(data: dict[str, Any], what: str, folder: Path) -> Trained | None:
+    """The file of `what` that a recipe names beside it, if it names one."""
+    if what not in data:
+        return None
+    name, sha256 = data[what]["file"], data[what]["sha256"]
+    if Path(name).name != name or not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ValueError(f"{what} must be a file beside the recipe, and its sha256")
+    return Trained(folder / name, Source("safetensors", name, sha256, data["licence"]))
 
 
 def fetched(recipe: Recipe, work: Workshop, *, offline: bool, progress: Progress) -> Path:

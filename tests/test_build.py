@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from export import gguf_file, reference
-from export.build import is_built
+from export.built import is_built
 from export.plan import DEFAULT_GRAPHS, Plan
 from runtime.bundle_files import file_sha256
 from runtime.errors import UsageError

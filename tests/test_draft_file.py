@@ -10,8 +10,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from export import gguf_file
-from export.draft_file import MATRICES, NORMS, load, read_tensors, save
+from export.draft_file import MATRICES, NORMS, load, save
 from export.model import Model
+from export.trained import read_tensors
 from runtime.errors import BuildError
 from tests import tiny
 from tests.drafts import HEADS, LAYERS, TOKENS_PER_PASS, tiny_draft, write_draft

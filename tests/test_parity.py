@@ -52,9 +52,9 @@ def test_texts_are_greedy_continuations_cut_to_the_context() -> None:
 def test_compare_counts_rows_and_takes_the_largest_difference(
     session: Counting, wanted: Parity
 ) -> None:
-    texts = write_texts(Counting(), [[3], [0, 5, 4]])
-    rows = [logits(np.array(text[:-1])) for text in texts]
-    assert compare(session, texts, rows, width_difference=0.5) == wanted
+    fed = [text[:-1] for text in write_texts(Counting(), [[3], [0, 5, 4]])]
+    rows = [logits(np.array(text)) for text in fed]
+    assert compare(session, fed, rows, width_difference=0.5) == wanted
 
 
 def test_openings_differ() -> None:

@@ -30,9 +30,9 @@ def test_the_usual_graphs_are_known_ones() -> None:
 
 def test_graphs_of_one_precision_share_a_folder() -> None:
     assert PLAN.folders == {
-        "target/fp32": ["fused", "portable"],
-        "target/int8": ["fused", "portable"],
-        "draft/int4": ["fused"],
+        "target/fp32": {"target": ["fused", "portable"]},
+        "target/int8": {"target": ["fused", "portable"]},
+        "draft/int4": {"draft": ["fused"]},
     }
     assert PLAN.place("draft", "portable-fp32") == "target/fp32"
 
@@ -42,15 +42,15 @@ def test_a_draft_has_a_folder_where_the_target_has_none() -> None:
         PLAN, ["target/fused-int4", "draft/fused-int4", "draft/portable-fp16"], draft=True
     )
     assert plan.folders == {
-        "target/int4": ["fused"],
-        "draft/int4": ["fused"],
-        "draft/fp16": ["portable"],
+        "target/int4": {"target": ["fused"]},
+        "draft/int4": {"draft": ["fused"]},
+        "draft/fp16": {"draft": ["portable"]},
     }
 
 
 def test_a_draft_adds_its_flavour_to_the_targets_folder() -> None:
     plan = choose_graphs(PLAN, ["target/fused-fp32", "draft/portable-fp32"], draft=True)
-    assert plan.folders == {"target/fp32": ["fused", "portable"]}
+    assert plan.folders == {"target/fp32": {"target": ["fused", "portable"]}}
 
 
 def test_graphs_are_chosen_once_each_and_in_the_order_given() -> None:
