@@ -239,13 +239,14 @@ class _Build:
 
     def _open(self, role: RoleName, graph: Graph) -> GraphSession[Any]:
         place = self._plan.place(role, f"{graph.flavour}-{graph.precision}")
-        geometry = self._models[role].geometry
+        model = self._models[role]
         return open_graph(
             self._folders[place].folder,
             graph,
-            geometry,
+            model.geometry,
+            columns=model.logits,
             threads=len(providers.usable_cores()),
-            context=min(MEASURED_CONTEXT, geometry.context),
+            context=min(MEASURED_CONTEXT, model.geometry.context),
             share_cpu=True,
         )
 

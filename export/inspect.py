@@ -54,11 +54,16 @@ def describe(folder: Path, *, verify: bool = False) -> dict[str, Any]:
     """
     manifest = Manifest.load(folder)
     roles = {"target": manifest.target, "draft": manifest.draft}
+    sources = {
+        "source": manifest.source,
+        "draft_source": manifest.draft_source,
+        "lenses_source": manifest.lenses_source,
+    }
     return {
         "folder": str(folder),
         "name": manifest.name,
         "format_version": manifest.format_version,
-        "source": dataclasses.asdict(manifest.source),
+        **{name: source and dataclasses.asdict(source) for name, source in sources.items()},
         "bytes": sum(entry.bytes for entry in manifest.files.values()),
         "roles": {name: _role(role) for name, role in roles.items() if role is not None},
         "files": {
@@ -79,11 +84,13 @@ def damaged(found: dict[str, Any]) -> list[str]:
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """A description as text."""
-    source = found["source"]
     yield from _entry("bundle", found["name"])
     yield from _entry("folder", found["folder"])
-    yield from _entry("source", f"{source['file']} ({source['kind']})")
-    yield from _entry("licence", source["licence"])
+    yield from _entry("source", f"{found['source']['file']} ({found['source']['kind']})")
+    yield from _entry("licence", found["source"]["licence"])
+    for name in ("draft", "lenses"):
+        if (source := found[f"{name}_source"]) is not None:
+            yield from _entry(name, f"{source['file']}, licence {source['licence']}")
     yield from _entry("size", f"{_size(found['bytes'])} in {len(found['files'])} files")
     yield from _entry("format", f"version {found['format_version']}")
     for name, role in found["roles"].items():
@@ -102,7 +109,9 @@ def _role(role: Role) -> dict[str, Any]:
         "weights": role.geometry.weights,
         "end_tokens": role.end_tokens,
         "tokens_per_pass": role.tokens_per_pass,
+        "head_tokens": role.head_tokens,
         "early_exit_layer": role.early_exit_layer,
+        "lenses": role.lenses,
         "graphs": {key: _graph(graph) for key, graph in role.graphs.items()},
     }
 
@@ -132,9 +141,13 @@ def _role_lines(name: str, role: dict[str, Any]) -> Iterator[str]:
     yield from _entry("  weights", f"{role['weights'] / 1e6:.1f} M, a head apart not counted")
     yield from _entry("  ends", " ".join(map(str, role["end_tokens"])))
     if role["tokens_per_pass"] > 1:
-        yield from _entry("  a pass", f"{role['tokens_per_pass']} tokens")
+        yield from _entry("  a pass", f"up to {role['tokens_per_pass']} tokens")
+    if role["head_tokens"] is not None:
+        yield from _entry("  head", f"the tokens of {role['head_tokens']}")
     if role["early_exit_layer"] is not None:
         yield from _entry("  exit", f"after layer {role['early_exit_layer']}")
+    if role["lenses"]:
+        yield from _entry("  lenses", f"after {' or '.join(role['lenses'])} layers")
     for key, graph in role["graphs"].items():
         yield f"  {key}"
         yield from _entry("    file", graph["file"])
