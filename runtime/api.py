@@ -36,6 +36,7 @@ def open_session(
     draft: str | None = None,
     strategy: str | None = None,
     num_draft_tokens: int = 4,
+    draft_tokens_per_pass: int | None = None,
     context_length: int | None = None,
     threads: int | None = None,
     draft_threads: int | None = None,
@@ -52,9 +53,10 @@ def open_session(
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
 
     draft: by default the draft model, left out where the bundle has none or memory is short.
-    strategy: mirror where there is a draft, else autoregressive. context_length: tokens, at most
-    the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
-    also the files that are unchanged since they were last hashed.
+    strategy: mirror where there is a draft, else autoregressive. draft_tokens_per_pass: as many as
+    the draft model was trained for. context_length: tokens, at most the model's own. threads,
+    draft_threads: by default the cores are shared out. verify: hash also the files that are
+    unchanged since they were last hashed.
     Raises UsageError for settings that do not go together, ProviderError for a device that cannot
     be used, BundleError or BuildError when there is no bundle to be had.
     """
@@ -66,6 +68,7 @@ def open_session(
         has_draft_model=draft_model is not None,
         strategy=strategy,
         num_draft_tokens=num_draft_tokens,
+        draft_tokens_per_pass=draft_tokens_per_pass,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
@@ -135,6 +138,7 @@ class Session:
             "draft_model": models.draft_manifest.name if models.draft == "model" else None,
             "draft_left_out": models.draft_left_out,
             "num_draft_tokens": self._models.settings.num_draft_tokens,
+            "draft_tokens_per_pass": models.draft_tokens_per_pass,
             "context_length": models.context,
             "threads": models.layout.threads,
             "draft_threads": models.layout.draft_threads,

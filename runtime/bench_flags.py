@@ -8,13 +8,13 @@ from typing import Any
 
 from runtime.bench_runs import Plan, Way
 from runtime.chat_flags import (
+    add_draft_lengths,
     add_limits,
     add_models,
-    add_num_draft_tokens,
     add_sampling,
     integer,
 )
-from runtime.chat_options import OPEN_SETTINGS, chosen_sampling, read_flags
+from runtime.chat_options import OF_A_DRAFT_MODEL, OPEN_SETTINGS, chosen_sampling, read_flags
 from runtime.errors import UsageError
 from runtime.parser import new_parser
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
@@ -85,7 +85,7 @@ def flag_parser() -> argparse.ArgumentParser:
         seed="0",
     )
     limits = parser.add_argument_group("limits and machine")
-    add_num_draft_tokens(limits)
+    add_draft_lengths(limits)
     add_limits(limits, max_new_tokens=DEFAULT_MAX_NEW_TOKENS)
     return parser
 
@@ -93,7 +93,7 @@ def flag_parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str]) -> Options:
     """Read flags and prompts; UsageError says what is wrong. --help raises SystemExit(0)."""
     flags = argparse.Namespace(**read_flags(flag_parser(), argv))
-    for name in ("draft_model", "draft_execution_provider"):
+    for name in OF_A_DRAFT_MODEL:
         if getattr(flags, name) and all(way.draft != "model" for way in flags.strategies):
             raise UsageError(
                 f"--{name.replace('_', '-')} is for a draft model, but no strategy uses one: "

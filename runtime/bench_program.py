@@ -13,6 +13,7 @@ from typing import TextIO
 from runtime.bench_flags import PROGRAM, WAYS, Options, parse
 from runtime.bench_report import Preparation, answers, machine, make_report, shown
 from runtime.bench_runs import Contest, Lap, Plan, Session
+from runtime.chat_options import OF_A_DRAFT_MODEL
 from runtime.command_line import (
     FAILED,
     OK,
@@ -119,15 +120,14 @@ class _Bench:
             for name in (options.model, options.open["draft_model"])
             if name is not None
         }
-        given = ("draft_model", "draft_execution_provider")
-        usual = options.ways is WAYS and not any(options.open[name] for name in given)
+        usual = options.ways is WAYS and not any(options.open[name] for name in OF_A_DRAFT_MODEL)
         first = {way.draft: way for way in reversed(options.ways)}
         load_s = {}
         for way in (way for way in options.ways if first[way.draft] is way):
             started = time.perf_counter()
             settings = {**options.open, "draft_model": found.get(options.open["draft_model"])}
             if way.draft != "model":
-                settings |= {"draft_model": None, "draft_execution_provider": None}
+                settings |= dict.fromkeys(OF_A_DRAFT_MODEL)
             try:
                 self.sessions[way.draft] = open_session(
                     found[options.model],

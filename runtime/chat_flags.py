@@ -106,17 +106,24 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
         "built-in stand-in draft, autoregressive and --draft lookup are faster today "
         "(default: mirror; autoregressive with --draft none)",
     )
-    add_num_draft_tokens(group)
+    add_draft_lengths(group)
 
 
-def add_num_draft_tokens(group: argparse._ArgumentGroup) -> None:
-    """How far a guess goes."""
+def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
+    """How far a guess goes, and a pass of the draft."""
     group.add_argument(
         "--num-draft-tokens",
         type=integer(least=1),
         default=4,
         metavar="N",
         help="length of a guess (default: %(default)s)",
+    )
+    group.add_argument(
+        "--draft-tokens-per-pass",
+        type=integer(least=1),
+        metavar="N",
+        help="tokens that a pass of the draft model gives, at most as many as it was trained for "
+        "(default: that many)",
     )
 
 

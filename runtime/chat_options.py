@@ -17,6 +17,7 @@ OPEN_SETTINGS = (
     "draft_model",
     "precision",
     "num_draft_tokens",
+    "draft_tokens_per_pass",
     "context_length",
     "threads",
     "draft_threads",
@@ -28,6 +29,7 @@ OPEN_SETTINGS = (
     "offline",
     "verify",
 )
+OF_A_DRAFT_MODEL = ("draft_model", "draft_execution_provider", "draft_tokens_per_pass")
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
@@ -46,6 +48,7 @@ class Options:
     draft: str | None
     strategy: str
     num_draft_tokens: int
+    draft_tokens_per_pass: int | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -82,7 +85,7 @@ def parse(argv: Sequence[str]) -> Options:
             f"--strategy {explicit} needs a draft: leave out --draft none, "
             "or take --strategy autoregressive."
         )
-    for flag in ("draft_model", "draft_execution_provider"):
+    for flag in OF_A_DRAFT_MODEL:
         if values[flag] is not None and draft not in (None, "model"):
             raise UsageError(
                 f"--{flag.replace('_', '-')} is for a draft model, but --draft {draft} uses none: "

@@ -7,12 +7,13 @@ from typing import Any
 
 from runtime import memory, providers, vocabulary
 from runtime.batch import LaneSession
-from runtime.drafter import Drafter, LookupDrafter, ModelDrafter
+from runtime.draft_model import draft_role, load_drafter, tokens_per_pass
+from runtime.drafter import Drafter, LookupDrafter
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.fused import FusedSession
 from runtime.layout import Layout, lay_out
-from runtime.manifest import Graph, Manifest, RoleName
+from runtime.manifest import Graph, Manifest
 from runtime.probe import exactness
 from runtime.session import GraphSession
 from runtime.settings import Settings
@@ -73,6 +74,13 @@ class Models:
             say=say,
         )
         self.prepare(strategy)
+
+    @property
+    def draft_tokens_per_pass(self) -> int | None:
+        """How many tokens the draft model gives in a pass; None without one."""
+        if self.draft != "model":
+            return None
+        return tokens_per_pass(self.draft_manifest, self.settings.draft_tokens_per_pass)
 
     def prepare(self, strategy: str) -> None:
         """Load what a strategy needs and does not find loaded."""
@@ -167,7 +175,8 @@ class Models:
             if not self.settings.needs_draft:
                 return self._without_draft(reason)
             raise UsageError(f"{reason}: name one, or take the draft 'lookup' or 'none'.")
-        role: RoleName = "draft" if own.draft else "target"
+        tokens_per_pass(own, self.settings.draft_tokens_per_pass)
+        role = draft_role(own)
         needed = reserved + memory.session_bytes(
             own,
             choose_graph(own, role, self.settings.draft_provider),
@@ -221,20 +230,17 @@ class Models:
         """
         if self.draft == "lookup":
             return LookupDrafter
-        manifest, tokens = self.draft_manifest, self.text.vocabulary
-        role: RoleName = "draft" if manifest.draft else "target"
-        load = partial(
-            open_graph,
-            manifest.folder,
-            choose_graph(manifest, role, self.settings.draft_provider),
-            manifest.role(role).geometry,
+        return partial(
+            load_drafter,
+            self.draft_manifest,
+            vocabulary=self.text.vocabulary,
+            per_pass=self.settings.draft_tokens_per_pass,
             provider=self.settings.draft_provider,
             threads=self.layout.draft_threads,
             cores=self.layout.draft_cores,
             context=self.context,
             share_cpu=True,
         )
-        return lambda: ModelDrafter(load(), vocabulary=tokens)
 
 
 def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:

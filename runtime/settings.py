@@ -26,6 +26,7 @@ class Settings:
     needs_draft: bool
     strategy: str
     num_draft_tokens: int
+    draft_tokens_per_pass: int | None
     context_length: int | None
     threads: int | None
     draft_threads: int | None
@@ -41,6 +42,7 @@ def settle(
     has_draft_model: bool,
     strategy: str | None,
     num_draft_tokens: int,
+    draft_tokens_per_pass: int | None,
     context_length: int | None,
     threads: int | None,
     draft_threads: int | None,
@@ -62,10 +64,15 @@ def settle(
         )
     if has_draft_model and kind != "model":
         raise UsageError(f"A draft model was named, but the draft is {kind!r}: leave one out.")
+    if draft_tokens_per_pass is not None and kind != "model":
+        raise UsageError(
+            f"draft_tokens_per_pass is for a draft model, but the draft is {kind!r}: leave one out."
+        )
     if strategy is None:
         strategy = "autoregressive" if kind == "none" else "mirror"
     check_strategy(strategy, kind)
     for name, count in (
+        ("draft_tokens_per_pass", draft_tokens_per_pass),
         ("context_length", context_length),
         ("threads", threads),
         ("draft_threads", draft_threads),
@@ -84,11 +91,15 @@ def settle(
     return Settings(
         precision=precision,
         draft=kind,
-        needs_draft=draft is not None or has_draft_model or draft_execution_provider is not None,
+        needs_draft=draft is not None
+        or has_draft_model
+        or draft_execution_provider is not None
+        or draft_tokens_per_pass is not None,
         strategy=strategy,
         num_draft_tokens=whole(
             "num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS
         ),
+        draft_tokens_per_pass=draft_tokens_per_pass,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,

@@ -156,6 +156,7 @@ def test_settings_that_cannot_work_are_refused(
 def test_without_a_draft_the_strategy_is_autoregressive(opened: Opened) -> None:
     with opened(draft="none") as session:
         assert session.strategy == "autoregressive"
+        assert session.settings["draft_tokens_per_pass"] is None
         with pytest.raises(UsageError, match="needs a draft"):
             session.strategy = "mirror"
         assert session.strategy == "autoregressive"
@@ -167,6 +168,7 @@ def test_the_settings_tell_every_default(opened: Opened, tiny_bundle: Path) -> N
         assert session.settings["bundle"] == str(tiny_bundle)
         assert session.settings["strategy"] == "mirror"
         assert session.settings["draft_threads"] >= 1
+        assert session.settings["draft_tokens_per_pass"] == 1
         assert session.settings["exactness"] in ("bitwise", "near-tie")
         assert set(session.settings["providers"]) == {"target", "draft"}
         assert session.default_sampling == Sampling()

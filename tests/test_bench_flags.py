@@ -70,7 +70,8 @@ def test_a_file_is_taken_whole_unless_limited(file: Path) -> None:
 
 def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
     flags = "-m m -md d --precision fp32 --num_draft_tokens 8 --context-length 99 --threads 1"
-    flags += " --draft-threads 2 --offline --cache-dir c -t 0.7 -k 4 --seed 5 --stop END"
+    flags += " --draft-threads 2 --draft-tokens-per-pass 3 --offline --cache-dir c"
+    flags += " -t 0.7 -k 4 --seed 5 --stop END"
     flags += " --max_new_tokens 9 --repeats 2 --warm-up 0"
     options = parse(["--prompts", str(file), *flags.split()])
     assert options.model == "m"
@@ -78,6 +79,7 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         "draft_model": "d",
         "precision": "fp32",
         "num_draft_tokens": 8,
+        "draft_tokens_per_pass": 3,
         "context_length": 99,
         "threads": 1,
         "draft_threads": 2,
@@ -99,6 +101,7 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--strategies mirror,", "'' is no strategy"),
         ("--strategies mirror,mirror:model", "mirror:model stands twice"),
         ("--strategies autoregressive,mirror:lookup -md d", "--draft-model is for a draft model"),
+        ("--strategies mirror:lookup --draft-tokens-per-pass 2", "--draft-tokens-per-pass is for"),
         ("--category poems", "'poems'; there are a, b"),
         ("--limit -1", "-1 is not a whole number, 0 or more"),
         ("--repeats 0", "0 is not a whole number, 1 or more"),

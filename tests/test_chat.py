@@ -128,6 +128,7 @@ def test_stats_print_settings_and_metrics_on_stderr() -> None:
 def test_every_setting_reaches_open_session() -> None:
     session = FakeSession()
     flags = "-m m -md d --precision fp32 --strategy speculative --num-draft-tokens 8"
+    flags += " --draft-tokens-per-pass 5"
     flags += " -e openvino --draft-execution-provider CPU"
     flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c --verify"
     assert chat(session, "--prompt", "Hi", *flags.split())[0] == 0
@@ -142,6 +143,7 @@ def test_every_setting_reaches_open_session() -> None:
         "draft": None,
         "strategy": "speculative",
         "num_draft_tokens": 8,
+        "draft_tokens_per_pass": 5,
         "context_length": 99,
         "threads": 1,
         "draft_threads": 2,

@@ -19,6 +19,7 @@ def test_defaults() -> None:
 def test_every_long_flag_may_be_spelled_with_underscores() -> None:
     values = {
         "--num-draft-tokens": "8",
+        "--draft-tokens-per-pass": "3",
         "--repetition-penalty": "1.1",
         "--max-new-tokens": "3",
         "--context-length": "99",
@@ -87,6 +88,8 @@ def test_strategy_by_draft(flags: str, strategy: str) -> None:
         ("Hello", "unrecognized arguments: Hello"),
         ("--precision int3", "--precision"),
         ("--draft none --draft-execution-provider CPU", "--draft-execution-provider is for"),
+        ("--draft lookup --draft-tokens-per-pass 2", "--draft-tokens-per-pass is for"),
+        ("--draft-tokens-per-pass 0", "0 is not a whole number, 1 or more"),
         ("--strategy auto", "--strategy"),
         ("--num-draft-tokens 0", "0 is not a whole number, 1 or more"),
         ("--num-draft-tokens 2.5", "'2.5' is not a whole number, 1 or more"),

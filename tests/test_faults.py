@@ -14,7 +14,7 @@ from typing import Any
 import onnxruntime as ort
 import pytest
 
-from runtime import Answer, Sampling, Session, models, open_session
+from runtime import Answer, Sampling, Session, draft_model, open_session
 from runtime import worker as module
 from runtime.drafter import Drafter
 from runtime.errors import UsageError
@@ -280,12 +280,12 @@ def test_real_graphs_fail_and_are_replaced(
     faults = Faults(share=0.06, limit_s=0.1)
     threads, loaded, made = threading.active_count(), sessions(), 0
 
-    def make(session: Any, *, vocabulary: int) -> Drafter:
+    def make(session: Any, *, vocabulary: int, **_rest: Any) -> Drafter:
         nonlocal made
         made += 1
         return FaultyDrafter(session, faults, vocabulary=vocabulary)
 
-    monkeypatch.setattr(models, "ModelDrafter", make)
+    monkeypatch.setattr(draft_model, "ModelDrafter", make)
     settings: Any = {"cache_dir": tmp_path, "threads": 1, "draft_time_limit_s": 0.1}
     with open_session(tiny_bundle, draft="none", **settings) as session:
         expected = [answered(session, number) for number in range(TEXTS)]
@@ -339,7 +339,7 @@ def test_a_session_whose_draft_is_stuck_can_be_closed_and_more_than_once(
         except UsageError as error:
             refused.append(str(error))
 
-    monkeypatch.setattr(models, "ModelDrafter", lambda _session, **_rest: Ill(wait))
+    monkeypatch.setattr(draft_model, "ModelDrafter", lambda _session, **_rest: Ill(wait))
     settings: Any = {"cache_dir": tmp_path, "threads": 1, "draft_time_limit_s": 0.1}
     session = open_session(tiny_bundle, strategy="speculative", **settings)
     other = Thread(target=close_meanwhile)

@@ -159,6 +159,7 @@ def test_sampling_by_numbers_that_are_none(name: str) -> None:
         ("context_length", ["8", 8.5, 16.0, math.nan, math.inf, True, -1, 0, 10**30]),
         ("threads", [0, -1, 1.5, math.nan, math.inf, "1", True, 10**30]),
         ("draft_threads", [0, 1.5, "1", 10**30]),
+        ("draft_tokens_per_pass", [0, -1, 2, 1.5, "1", True, 10**30]),
         ("device", [None, 5, [], ""]),
         ("execution_provider", [None, 5, [], ""]),
         ("draft_execution_provider", [5, "abacus"]),
