@@ -101,7 +101,7 @@ def _trained(data: dict[str, Any], what: str, folder: Path) -> Trained | None:
     if what not in data:
         return None
     name, sha256 = data[what]["file"], data[what]["sha256"]
-    if Path(name).name != name or not re.fullmatch("[0-9a-f]{64}", sha256):
+    if not name or Path(name).name != name or not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ValueError(f"{what} must be a file beside the recipe, and its sha256")
     return Trained(folder / name, Source("safetensors", name, sha256, data["licence"]))
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from export import draft_file
 from export.draft_file import MATRICES, NORMS
 from export.model import Model
+from tests import tiny
 
 LAYERS = (1,)
 HEADS = 40
@@ -44,6 +46,15 @@ def tiny_draft(
                 weights[f"layers.{own}.{part}"] = changed(weight) if known else weight
     ids = noise.choice(target.geometry.vocabulary, heads, replace=False)
     return Model(replace(target.geometry, layers=len(layers)), weights, np.sort(ids))
+
+
+def write_lenses(path: Path, *layers: int, seed: int = 9) -> Path:
+    """A file of random lenses of the tiny model."""
+    noise = np.random.default_rng(seed)
+    shape = (tiny.HIDDEN, tiny.HIDDEN)
+    lenses = {f"layer.{layer}": noise.standard_normal(shape).astype(np.float16) for layer in layers}
+    save_file(lenses, path)
+    return path
 
 
 def write_draft(path: Path, target: Model, *, target_sha256: str | None = None) -> Path:

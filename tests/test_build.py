@@ -1,27 +1,16 @@
 """A bundle holds what its plan says, and the figures in its manifest are measured ones."""
 
-import dataclasses
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from export import gguf_file, reference
-from export.built import is_built
-from export.plan import DEFAULT_GRAPHS, Plan
 from runtime.bundle_files import file_sha256
-from runtime.errors import UsageError
 from runtime.fused import FusedSession
 from runtime.manifest import Manifest, Source
 from tests import tiny
-
-
-@pytest.fixture
-def plan(tiny_gguf: Path) -> Plan:
-    return Plan("tiny", Source("gguf", "tiny.gguf", file_sha256(tiny_gguf), "unknown"))
 
 
 def test_the_manifest_describes_the_bundle(tiny_bundle: Path, tiny_gguf: Path) -> None:
@@ -60,39 +49,6 @@ def test_the_fp32_graph_gives_the_reference_logits(tiny_bundle: Path, tiny_gguf:
     tokens = np.array([1, 50, 60, 270, 4, 4, 99])
     found = FusedSession(path, model.geometry, threads=1).extend(tokens, num_logits=7)
     np.testing.assert_allclose(found, reference.logits(model, tokens.tolist()), atol=1e-3)
-
-
-def test_a_complete_bundle_is_recognised(tiny_bundle: Path, plan: Plan, tmp_path: Path) -> None:
-    assert is_built(plan, tiny_bundle)
-    assert not is_built(plan, tmp_path / "absent")
-    assert not is_built(plan, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"name": "other"}, "another bundle, tiny"),
-        ({"graphs": ("target/fused-fp32",)}, "another bundle"),
-        ({"graphs": (*DEFAULT_GRAPHS, "target/fused-fp16")}, "another bundle"),
-        ({"source": Source("gguf", "tiny.gguf", "0" * 64, "unknown")}, "another bundle"),
-    ],
-)
-def test_another_bundle_is_in_the_way(
-    tiny_bundle: Path, plan: Plan, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        is_built(dataclasses.replace(plan, **changes), tiny_bundle)
-
-
-def test_a_damaged_bundle_is_in_the_way(tiny_bundle: Path, plan: Plan, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(tiny_bundle, copy)
-    data = copy / "target" / "int8" / "weights.data"
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
-    with pytest.raises(UsageError, match=r"in the way.*damaged"):
-        is_built(plan, copy)
 
 
 @pytest.mark.real_model

@@ -197,30 +197,6 @@ def test_a_file_that_is_not_sound_is_refused(
     assert str(tmp_path / "draft") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "no safetensors file"),
-        (b"GGUF" * 100, "no safetensors file"),
-        (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
-    ],
-)
-def test_what_is_no_such_file_is_named(
-    content: bytes, message: str, target: Model, tmp_path: Path
-) -> None:
-    (tmp_path / "draft").write_bytes(content)
-    with pytest.raises(BuildError, match=message):
-        load(tmp_path / "draft", target, target_sha256=SHA256)
-
-
-def test_a_file_that_was_cut_short_is_named(target: Model, written: Path, tmp_path: Path) -> None:
-    (tmp_path / "draft").write_bytes(written.read_bytes()[:-100])
-    with pytest.raises(BuildError, match="no safetensors file"):
-        load(tmp_path / "draft", target, target_sha256=SHA256)
-    with pytest.raises(FileNotFoundError):
-        load(tmp_path / "absent", target, target_sha256=SHA256)
-
-
 def test_a_target_of_uneven_width_has_no_draft_file(written: Path, tmp_path: Path) -> None:
     uneven = replace(tiny.FAMILIES["llama"], intermediate=100)
     path = tiny.write_gguf(tmp_path / "tiny.gguf", weights=uneven.weights(), pairs=uneven.pairs())

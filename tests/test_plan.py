@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from export.plan import (
     DEFAULT_GRAPHS,
@@ -13,7 +15,9 @@ from export.plan import (
     plan_for,
     printable,
 )
-from runtime.errors import UsageError
+from export.trained import Trained
+from runtime.bundle_files import file_sha256
+from runtime.errors import BuildError, UsageError
 from runtime.manifest import Geometry, Source
 
 PLAN = Plan("tiny", Source("gguf", "tiny.gguf", "0" * 64, "unknown"))
@@ -51,6 +55,44 @@ def test_a_draft_has_a_folder_where_the_target_has_none() -> None:
 def test_a_draft_adds_its_flavour_to_the_targets_folder() -> None:
     plan = choose_graphs(PLAN, ["target/fused-fp32", "draft/portable-fp32"], draft=True)
     assert plan.folders == {"target/fp32": {"target": ["fused", "portable"]}}
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Path:
+    path = tmp_path / "a\ndraft"
+    save_file({"norm": np.ones(3, np.float32)}, path, {"licence": "MIT\x1b"})
+    return path
+
+
+def test_a_draft_from_a_file_has_graphs_of_its_own(draft: Path) -> None:
+    plan = choose_graphs(PLAN, [], draft=draft)
+    assert plan.graphs == (*DEFAULT_GRAPHS[:4], "draft/fused-int8", "draft/portable-fp32")
+    assert plan.folders == {
+        "target/fp32": {"target": ["fused", "portable"], "draft": ["portable"]},
+        "target/int8": {"target": ["fused", "portable"], "draft": ["fused"]},
+    }
+    source = Source("safetensors", "a\ufffddraft", file_sha256(draft), "MIT\ufffd")
+    assert plan.draft == Trained(draft, source)
+    assert plan.fitted(geometry(hidden=80)) == plan
+    assert choose_graphs(plan, [], draft=True) == plan
+    assert choose_graphs(plan, [], draft=False) == PLAN.without_draft()
+    assert choose_graphs(plan, ["target/fused-fp32"], draft=True).draft is None
+
+
+def test_a_draft_from_a_file_takes_the_graphs_that_are_named(draft: Path) -> None:
+    names = ["target/fused-int4", "draft/fused-int4", "draft/portable-fp16"]
+    plan = choose_graphs(PLAN, names, draft=draft)
+    assert plan.graphs == tuple(names)
+    # It is another model than its target, so even in int4 both may lie in one folder.
+    assert plan.folders == {
+        "target/int4": {"target": ["fused"], "draft": ["fused"]},
+        "draft/fp16": {"draft": ["portable"]},
+    }
+    with pytest.raises(UsageError, match="needs a graph: name one, as in draft/fused-int8"):
+        choose_graphs(PLAN, ["target/fused-int8"], draft=draft)
+    draft.write_bytes(b"no draft")
+    with pytest.raises(BuildError, match="no safetensors file"):
+        choose_graphs(PLAN, [], draft=draft)
 
 
 def test_graphs_are_chosen_once_each_and_in_the_order_given() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from export import recipe
 from export.recipe import Recipe
+from export.trained import Trained
 from export.workshop import Workshop
 from runtime.errors import BuildError, UsageError
 from runtime.locate import recipe_folder
@@ -134,8 +135,43 @@ def test_plan_of_a_recipe(toy: Recipe) -> None:
     assert plan.generation == {"temperature": 0.5}
 
 
+def test_a_recipe_names_what_was_trained_for_its_model(tmp_path: Path) -> None:
+    trained = {
+        "draft": {"file": "toy-draft.safetensors", "sha256": "1" * 64},
+        "lenses": {"file": "toy-lenses.safetensors", "sha256": "2" * 64},
+    }
+    (tmp_path / "toy.json").write_text(json.dumps(VALID | trained), encoding="utf-8")
+    plan = recipe.find("toy", tmp_path).plan
+    for what, found in (("draft", plan.draft), ("lenses", plan.lenses)):
+        file, sha256 = trained[what]["file"], trained[what]["sha256"]
+        assert found == Trained(tmp_path / file, Source("safetensors", file, sha256, "MIT"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"draft": {"file": "../draft", "sha256": "1" * 64}},
+        {"draft": {"file": "draft", "sha256": "1" * 63}},
+        {"draft": {"file": "draft"}},
+        {"draft": "draft"},
+        {"lenses": {"file": "", "sha256": "1" * 64}},
+        {"lenses": None},
+        {"draft": {"file": "draft", "sha256": "1" * 64}, "graphs": ["target/fused-fp32"]},
+    ],
+)
+def test_what_was_trained_must_lie_beside_the_recipe(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "toy.json").write_text(json.dumps(VALID | change), encoding="utf-8")
+    with pytest.raises(BuildError, match=r"toy\.json is not a recipe"):
+        recipe.find("toy", tmp_path)
+
+
 def test_every_recipe_that_is_shipped_can_be_read() -> None:
     found = [recipe.find(path.stem, recipe_folder()) for path in recipe_folder().glob("*.json")]
     assert "smollm2-135m" in [shipped.name for shipped in found]
     for shipped in found:
         assert len(shipped.wheel_sha256) == len(shipped.member_sha256) == 64
+        for trained in (shipped.draft, shipped.lenses):
+            if trained is not None:
+                trained.check()
