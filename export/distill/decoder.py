@@ -128,8 +128,12 @@ class Decoder(nn.Module):
 def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
     """Attention of heads [B, heads, T, head_size] over kv heads; seen as in `Rows`.
 
-    Spelt out: torch's own kernel for a CPU takes twice as long on the way back.
+    Spelt out for training: torch's own kernel for a CPU takes twice as long on the way back.
     """
+    if not query.requires_grad:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, is_causal=seen is None, enable_gqa=True
+        )
     group, length = query.shape[1] // key.shape[1], query.shape[2]
     key, value = (part.repeat_interleave(group, 1) for part in (key, value))
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
