@@ -77,7 +77,6 @@ class _Build:
 
     def _read_draft(self, file: Trained) -> Model:
         with _step(f"read {file.path.name}", self._progress) as say:
-            file.check()
             sha256 = self._plan.source.sha256
             draft = draft_file.load(file.path, self._models["target"], target_sha256=sha256)
             say(
@@ -88,7 +87,6 @@ class _Build:
 
     def _read_lenses(self, file: Trained) -> dict[int, NDArray[Any]]:
         with _step(f"read {file.path.name}", self._progress) as say:
-            file.check()
             geometry, sha256 = self._models["target"].geometry, self._plan.source.sha256
             lenses = lens_file.load(file.path, geometry, target_sha256=sha256)
             say(f"after {', '.join(map(str, lenses))} layers")

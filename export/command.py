@@ -176,6 +176,7 @@ def _build(plan: "Plan", out: Path, model_file: "Callable[[Workshop], Path]") ->
     with workshop.workshop(out, _say) as work:
         # Another process may have built the same bundle meanwhile, here or on another machine.
         if not is_built(plan, out):
+            plan.check_files()  # before anything is downloaded
             build.build(plan, model_file(work), work, _say)
             try:
                 workshop.publish(work.bundle, out)

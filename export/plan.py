@@ -58,6 +58,12 @@ class Plan:
             if owner == role
         )
 
+    def check_files(self) -> None:
+        """Raise BuildError for a file of what was trained that is missing or another one."""
+        for file in (self.draft, self.lenses):
+            if file is not None:
+                file.check()
+
     def without_draft(self) -> "Plan":
         """The plan of the target alone."""
         targets = tuple(graph for graph in self.graphs if graph.startswith("target/"))

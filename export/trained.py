@@ -32,7 +32,9 @@ class Trained:
         return cls(path, Source("safetensors", path.name, file_sha256(path), licence))
 
     def check(self) -> None:
-        """Raise BuildError where it is not the file of its source, OSError where there is none."""
+        """Raise BuildError where it is missing or not the file of its source."""
+        if not self.path.is_file():
+            raise BuildError(f"{self.path} is missing; fetch it, or build without it.")
         _refuse_pointer(self.path)
         if file_sha256(self.path) != self.source.sha256:
             raise BuildError(

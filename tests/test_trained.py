@@ -53,7 +53,7 @@ def test_another_file_in_its_place_is_refused(path: Path) -> None:
     with pytest.raises(BuildError, match="git lfs pull"):
         found.check()
     path.unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(BuildError, match="is missing"):
         found.check()
 
 
