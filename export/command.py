@@ -1,4 +1,4 @@
-"""What `python -m export` runs: build a bundle, or print what one holds."""
+"""What `python -m export` runs: build a bundle, train a draft, or print what a bundle holds."""
 
 import argparse
 import dataclasses
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from export.distill import command as distill
 from runtime.errors import BuildError, BundleError, MirrorError, UsageError
 from runtime.parser import new_parser
 
@@ -69,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silent = "Standard output" if options.kind == "inspect" else options.out
         return _fail(f"{error.filename or silent}: {error.strerror or error}.", 1)
     except ModuleNotFoundError as error:
+        what = "Distilling" if options.kind == "distill" else "Building a bundle"
         return _fail(
-            f"Building a bundle needs the package {error.name}: python -m pip install {error.name}",
-            1,
+            f"{what} needs the package {error.name}: python -m pip install {error.name}", 1
         )
     except KeyboardInterrupt:
         _say("Interrupted.")
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = new_parser(
         PROGRAM, "Build a bundle: the folder of ONNX graphs that the chat runs.", EPILOG
     )
-    kinds = parser.add_subparsers(dest="kind", metavar="{recipe,gguf,inspect}")
+    kinds = parser.add_subparsers(dest="kind", metavar="{recipe,gguf,distill,inspect}")
     named = kinds.add_parser("recipe", help="build a model known by name")
     named.add_argument("source", metavar="NAME", help="a file of models/, as in smollm2-135m")
     named.add_argument(
@@ -95,6 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     loose.add_argument("source", metavar="FILE", type=Path, help="the GGUF file")
     for kind in (named, loose):
         _add_build_flags(kind)
+    distil = kinds.add_parser(
+        "distill",
+        help="train a draft for a target",
+        description="Train a draft that agrees with a target, several tokens in one pass.",
+        epilog=distill.EPILOG,
+        formatter_class=parser.formatter_class,
+    )
+    distill.add_flags(distil)
     inspect = kinds.add_parser("inspect", help="print what a bundle holds")
     inspect.add_argument(
         "bundle",
@@ -132,6 +141,9 @@ def _run(options: argparse.Namespace) -> None:
     # Imported here so that --help works, and a package that is missing can be named.
     if options.kind == "inspect":
         _inspect(options)
+        return
+    if options.kind == "distill":
+        distill.run(options, _say)
         return
     from export import recipe
     from export.plan import choose_graphs, plan_for, printable
