@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def smollm() -> Path:
     built = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch with a thread, as it is as fast for small things and always adds in one order."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def _builder_hash() -> str:
