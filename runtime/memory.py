@@ -31,7 +31,7 @@ def session_bytes(
     manifest: Manifest, graph: Graph, geometry: Geometry, *, context: int, provider: str
 ) -> int:
     """What a session on `graph` takes at most, its cache of `context` tokens filled."""
-    weights = _weights_bytes(manifest, graph)
+    weights = _weights_bytes(manifest, graph, geometry)
     files = max(1, len(graph.rows))
     compiled = PROVIDERS[provider].package is not None
     share = COMPILED_SHARES[graph.precision] if compiled else LOADED_SHARE
@@ -72,15 +72,27 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return max(0, min(known)) if known else None
 
 
-def _weights_bytes(manifest: Manifest, graph: Graph) -> int:
-    """The file of weights beside a graph, and the graph itself."""
+def _weights_bytes(manifest: Manifest, graph: Graph, geometry: Geometry) -> int:
+    """The file of weights beside a graph, and the graph itself.
+
+    Of a file that two models share, the part of this one: their tables of tokens are one.
+    """
     folder = PurePosixPath(graph.file).parent
-    return sum(
+    stored = sum(
         entry.bytes
         for name, entry in manifest.files.items()
         if name == graph.file
         or (PurePosixPath(name).parent == folder and not name.endswith((".onnx", FILE_NAME)))
     )
+    sharing = {geometry} | {
+        role.geometry
+        for role in (manifest.target, manifest.draft)
+        if role is not None
+        and any(PurePosixPath(each.file).parent == folder for each in role.graphs.values())
+    }
+    table = geometry.vocabulary * geometry.hidden
+    layers = sum(each.weights - each.vocabulary * each.hidden for each in sharing)
+    return stored * geometry.weights // (table + layers)
 
 
 def _free_bytes(root: Path) -> int | None:

@@ -14,12 +14,14 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.drafter import LookupDrafter, ModelDrafter
+from runtime.draft_model import load_drafter
+from runtime.drafter import LookupDrafter
 from runtime.engine import Target, decode
 from runtime.fused import FusedSession
 from runtime.locate import locate_bundle
@@ -97,18 +99,12 @@ class Pair:
         geometry, path = manifest.target.geometry, manifest.graph_path("target", precision)
         self._alone = FusedSession(path, geometry, threads=2, context=CONTEXT)
         self._beside = FusedSession(path, geometry, threads=1, context=CONTEXT, share_cpu=True)
-        draft = FusedSession(
-            manifest.graph_path("draft", "int4"),
-            manifest.role("draft").geometry,
-            threads=1,
-            context=CONTEXT,
-            share_cpu=True,
-        )
         size = geometry.vocabulary
+        load = partial(
+            load_drafter, manifest, vocabulary=size, threads=1, context=CONTEXT, share_cpu=True
+        )
         self._workers = {
-            "model": DraftWorker(
-                lambda: ModelDrafter(draft, vocabulary=size), context=CONTEXT, vocabulary=size
-            ),
+            "model": DraftWorker(load, context=CONTEXT, vocabulary=size),
             "lookup": DraftWorker(LookupDrafter, context=CONTEXT, vocabulary=size),
         }
         self._ends = frozenset(manifest.target.end_tokens)

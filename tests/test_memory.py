@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,21 @@ def test_a_session_takes_its_own_weights_and_its_cache() -> None:
     assert needed(manifest(), 255) == needed(manifest()) - 2 * 2 * 2 * 16 * 4
     assert needed(manifest("fp16")) < needed(manifest("fp32"))
     assert memory.text_bytes(manifest()) == 1000 * memory.TOKENIZER_SHARE
+
+
+def test_of_weights_that_two_models_share_each_takes_its_own() -> None:
+    found = manifest()
+    deep = replace(GEOMETRY, layers=6)
+    shallow = replace(GEOMETRY, layers=1)
+    table, layer = 271 * 64, (GEOMETRY.weights - 271 * 64) // 2
+    draft = Role(shallow, dict(found.target.graphs), [2])
+    found = replace(found, target=replace(found.target, geometry=deep), draft=draft)
+    (graph,) = found.target.graphs.values()
+    for geometry, layers in ((deep, 6), (shallow, 1)):
+        mine = 1_000_005 * (table + layers * layer) // (table + 7 * layer)
+        assert memory._weights_bytes(found, graph, geometry) == mine
+    alone = replace(found, draft=replace(draft, geometry=deep))
+    assert memory._weights_bytes(alone, graph, deep) == 1_000_005
 
 
 def test_a_portable_graph_is_loaded_for_each_number_of_rows() -> None:
