@@ -12,13 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from export import draft_file, gguf_file, reference
+from export.__main__ import main as export_main
+from export.model import Model
 from runtime import Sampling, open_session
 from runtime.bundle_files import file_sha256
 from runtime.draft_model import draft_role, load_drafter, load_head_tokens, tokens_per_pass
 from runtime.drafter import Guess
 from runtime.errors import BundleError, UsageError
 from runtime.manifest import FileEntry, Manifest
+from runtime.sampling import rank
 from scripts.broken_bytes import break_bytes
+from tests import tiny
+from tests.drafts import write_draft
 
 HEAD = "draft/head-tokens.npy"
 
@@ -48,29 +54,28 @@ def size(manifest: Manifest) -> int:
     return manifest.target.geometry.vocabulary
 
 
-def guessed(manifest: Manifest, provider: str = "CPU") -> list[Guess]:
+def guessed(manifest: Manifest) -> list[Guess]:
     """What its draft guesses after a short text."""
-    drafter = load_drafter(manifest, vocabulary=size(manifest), provider=provider, threads=1)
+    drafter = load_drafter(manifest, vocabulary=size(manifest), threads=1)
     text = np.array([1, 5, 9])
     sampling = Sampling(temperature=0.8, seed=3)
     return [guess for found in drafter.draft(text, 4, sampling) for guess in found]
 
 
-@pytest.mark.parametrize("precision", ["int4", "fp32"])
-def test_a_list_of_all_tokens_changes_nothing(
-    listed: Callable[..., Manifest], precision: str
-) -> None:
-    def draft(tokens: NDArray[Any] | None) -> list[Guess]:
-        manifest = listed(tokens)
-        own = manifest.role("draft")
-        graphs = {key: graph for key, graph in own.graphs.items() if graph.precision == precision}
-        role = dataclasses.replace(own, graphs=graphs)
-        provider = "CPU" if precision == "int4" else "OpenVINO"
-        return guessed(dataclasses.replace(manifest, draft=role), provider)
+def with_graph(manifest: Manifest, key: str) -> Manifest:
+    """The manifest with one graph of the draft alone."""
+    own = manifest.role("draft")
+    return dataclasses.replace(
+        manifest, draft=dataclasses.replace(own, graphs={key: own.graphs[key]})
+    )
 
-    whole = draft(None)
+
+@pytest.mark.parametrize("key", ["fused-int4", "portable-fp32"])
+def test_a_list_of_all_tokens_changes_nothing(listed: Callable[..., Manifest], key: str) -> None:
+    whole = guessed(with_graph(listed(), key))
     assert len(whole) == 4
-    assert draft(np.arange(size(listed()), dtype=np.int32)) == whole
+    every = np.arange(size(listed()), dtype=np.int32)
+    assert guessed(with_graph(listed(every), key)) == whole
 
 
 def test_a_list_of_another_length_than_the_logits_is_refused(
@@ -166,3 +171,85 @@ def test_masks_that_a_graph_does_not_have_never_change_the_text(
     assert texts[0] == texts[1]
     with pytest.raises(UsageError, match="gives 1 to 3 tokens in a pass"):
         open_session(folder, draft_tokens_per_pass=4, **settings)
+
+
+# A trained draft: a layer of the tiny model, 40 tokens in its head, three tokens in a pass.
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("draft") / "draft.safetensors"
+    return write_draft(path, gguf_file.read(tiny_gguf).model)
+
+
+@pytest.fixture(scope="module")
+def draft(tiny_gguf: Path, trained: Path) -> Model:
+    target = gguf_file.read(tiny_gguf).model
+    return draft_file.load(trained, target, target_sha256=file_sha256(tiny_gguf))
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_gguf: Path, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    folder = tmp_path_factory.mktemp("pair")
+    graphs = "target/fused-fp32,draft/fused-fp32,draft/portable-fp32"
+    command = ["gguf", str(tiny_gguf), "--out", str(folder / "pair"), "--graphs", graphs]
+    assert export_main([*command, "--draft", str(trained)]) == 0
+    return Manifest.load(folder / "pair")
+
+
+def by_numpy(
+    model: Model, text: list[int], count: int, sampling: Sampling, per_pass: int
+) -> list[list[Guess]]:
+    """What a draft guesses, by its definition and the forward pass in numpy."""
+    assert model.head_tokens is not None
+    context, passes = list(text), []  # type: list[int], list[list[Guess]]
+    while (left := count - (len(context) - len(text))) > 0:
+        masks = model.mask_tokens[: min(per_pass, left) - 1]
+        rows = reference.logits(model, [*context, *masks])[len(context) - 1 :]
+        passes.append([])
+        for row in rows:
+            full = np.full(model.geometry.vocabulary, -np.inf, np.float32)
+            full[model.head_tokens] = row
+            token, *others = rank(full, context, sampling, 2)
+            passes[-1].append(Guess(token, tuple(others)))
+            context.append(token)
+    return passes
+
+
+@pytest.mark.parametrize("key", ["fused-fp32", "portable-fp32"])
+@pytest.mark.parametrize("length", [1, 4, 17, 70, 130, tiny.CONTEXT - 2, tiny.CONTEXT])
+def test_the_graphs_give_the_guesses_of_the_forward_pass_in_numpy(
+    pair: Manifest, draft: Model, key: str, length: int
+) -> None:
+    text = np.random.default_rng(length).integers(0, size(pair), length).tolist()
+    sampling = Sampling(temperature=0.8, repetition_penalty=1.2, seed=length)
+    for per_pass in (1, 2, 3):
+        drafter = load_drafter(
+            with_graph(pair, key), vocabulary=size(pair), per_pass=per_pass, threads=1
+        )
+        for count in (1, 3, 7):
+            found = [*map(list, drafter.draft(np.array(text), count, sampling))]
+            room = min(count, tiny.CONTEXT - length + 1)
+            assert found == by_numpy(draft, text, room, sampling, per_pass)
+
+
+@pytest.mark.parametrize("strategy", ["speculative", "mirror"])
+def test_one_token_a_pass_or_several_write_one_text(
+    pair: Manifest, tmp_path: Path, strategy: str
+) -> None:
+    settings: dict[str, Any] = {"cache_dir": tmp_path, "precision": "fp32", "threads": 1}
+    found, passes = [], []
+    for asked in (None, 1):
+        with open_session(
+            pair.folder, strategy=strategy, num_draft_tokens=3, draft_tokens_per_pass=asked,
+            **settings,
+        ) as session:  # fmt: skip
+            answer = session.generate("the sea", Sampling(), max_new_tokens=30)
+            found.append("".join(answer))
+            metrics = answer.metrics.to_dict()
+        assert metrics["draft_error"] is None
+        assert session.settings["draft_tokens_per_pass"] == (asked or 3)
+        passes.append(metrics["draft_passes"] / metrics["rounds"])
+    assert found[0] == found[1]
+    if strategy == "speculative":
+        assert passes[0] < 2 < passes[1]
