@@ -52,7 +52,7 @@ def random_target(layers: int = 3, *, tied: bool = True, seed: int = 0) -> Model
 
 def in_float32(decoder: Decoder) -> Decoder:
     """The same decoder, which then computes in float32 throughout."""
-    decoder.embedding = decoder.embedding.float()
+    decoder.embedding, decoder.output = decoder.embedding.float(), decoder.output.float()
     return decoder
 
 

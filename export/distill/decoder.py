@@ -72,9 +72,10 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Layers between a frozen embedding and a final norm."""
+    """Layers between a frozen embedding and a final norm, before a frozen head."""
 
     embedding: Tensor
+    output: Tensor
     cosine: Tensor
     sine: Tensor
 
@@ -83,7 +84,11 @@ class Decoder(nn.Module):
         super().__init__()
         self.geometry: Geometry = model.geometry
         table = torch.tensor(model.weights["embedding"])
-        self.register_buffer("embedding", table.to(torch.bfloat16), persistent=False)
+        halves = {"embedding": table.to(torch.bfloat16)}
+        if model.head_name not in halves:
+            halves["head"] = torch.tensor(model.weights["head"]).to(torch.bfloat16)
+        self.register_buffer("embedding", halves["embedding"], persistent=False)
+        self.register_buffer("output", halves[model.head_name], persistent=False)
         for name, angles in zip(
             ("cosine", "sine"), rotary_tables(model, model.geometry.context), strict=True
         ):
@@ -97,6 +102,10 @@ class Decoder(nn.Module):
     def forward(self, rows: Rows) -> Tensor:
         """The rows' normed last states [B, T, hidden] in bfloat16, which the head multiplies."""
         return self.normed(self.states(rows)[-1])
+
+    def head(self, tokens: Tensor) -> Tensor:
+        """The rows [n, hidden] of the output matrix that are for `tokens` [n] int64."""
+        return self.output[tokens.to(self.output.device)]
 
     def normed(self, last: Tensor) -> Tensor:
         """The final norm of states [.., hidden]."""

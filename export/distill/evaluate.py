@@ -36,7 +36,7 @@ def agreement(
     head_tokens [n] int64: the student's short list. Meant for answers at temperature 0.
     """
     head_tokens = head_tokens.to(student.embedding.device)
-    head = student.embedding[head_tokens]
+    head = student.head(head_tokens)
     places = 1 + len(student.masks)
     counts = torch.zeros(3, places)
     for group, offsets in _groups(records):

@@ -31,7 +31,7 @@ def train_lenses(
 
     `layers` counts the layers that the target has run before a lens reads its states.
     """
-    head = teacher.embedding[head_tokens]
+    head = teacher.head(head_tokens)
     size = teacher.geometry.hidden
     lenses = {layer: nn.Parameter(torch.eye(size, device=head.device)) for layer in layers}
     optimizer = torch.optim.AdamW(list(lenses.values()), lr=RATE, weight_decay=0.0)

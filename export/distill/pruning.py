@@ -23,7 +23,7 @@ def best_layers(
     what stands before the layer left out is computed once a round (greedy layer dropping, as in
     Zhong et al. 2024, BlockPruner, 2406.10594). Returns `depth` layers, ascending.
     """
-    head = teacher.embedding[head_tokens]
+    head = teacher.head(head_tokens)
     layers = list(range(len(teacher.layers)))
     aims = teacher.normed(teacher.states(rows)[-1]).flatten(0, 1)
     weights = torch.full((len(aims),), 1 / len(aims), device=head.device)

@@ -76,7 +76,7 @@ class Trainer:
         self._records, self._states = records, states
         self._offsets = np.concatenate([[0], np.cumsum([len(each.tokens) for each in records])])
         self._device = student.embedding.device
-        self._head = student.embedding[head_tokens.to(self._device)]
+        self._head = student.head(head_tokens)
         matrices = [each for each in student.layers.parameters() if each.ndim == 2]
         others = [each for each in student.layers.parameters() if each.ndim == 1]
         self._optimizers: list[torch.optim.Optimizer] = [
