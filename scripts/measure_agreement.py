@@ -9,10 +9,12 @@ text and its most likely token is compared at each place. Prints a table and a l
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from runtime import Sampling, open_session
+from runtime.draft_model import load_head_tokens
 from runtime.flavours import open_graph
 from runtime.locate import locate_bundle
 from runtime.manifest import Graph, Manifest, Role
@@ -40,8 +42,10 @@ def main() -> None:
     print(f"{counted} greedy tokens of float32 on {len(texts)} prompts")
     results = {}
     for name, role in (("target", manifest.target), ("draft", manifest.draft)):
-        for key, graph in role.graphs.items() if role else ():
-            share, largest = _compare(folder, manifest.target, graph, texts)
+        if role is None:
+            continue
+        for key, graph in role.graphs.items():
+            share, largest = _compare(folder, manifest.target, role, graph, texts)
             results[f"{name}/{key}"] = {"agreement": share, "largest_logit_difference": largest}
             print(f"{name}/{key:13} agreement {share:.4f}   largest difference {largest:.3f}")
     print(json.dumps({"model": manifest.name, "tokens": counted, "graphs": results}))
@@ -75,15 +79,19 @@ def _write(folder: Path, questions: list[str], each: int) -> list[tuple[int, np.
 
 
 def _compare(
-    folder: Path, target: Role, graph: Graph, texts: list[tuple[int, np.ndarray]]
+    folder: Path, target: Role, role: Role, graph: Graph, texts: list[tuple[int, np.ndarray]]
 ) -> tuple[float, float]:
-    """The share of equal greedy tokens and the largest logit difference from float32's graph."""
-    threads = len(usable_cores())
+    """The share of equal greedy tokens and the largest logit difference from float32's graph.
+
+    The difference is that of the tokens which the role's head is about.
+    """
     longest = max(len(text) for _, text in texts)
-    exact, other = (
-        open_graph(folder, each, target.geometry, threads=threads, context=longest)
-        for each in (target.graphs["fused-fp32"], graph)
-    )
+    settings: dict[str, Any] = {"threads": len(usable_cores()), "context": longest}
+    head = np.arange(role.geometry.vocabulary)
+    if role.head_tokens is not None:
+        head = load_head_tokens(folder / role.head_tokens, role.geometry.vocabulary)
+    exact = open_graph(folder, target.graphs["fused-fp32"], target.geometry, **settings)
+    other = open_graph(folder, graph, role.geometry, columns=len(head), **settings)
     equal, count, largest = 0, 0, 0.0
     for start, text in texts:
         rows = len(text) - start
@@ -91,8 +99,8 @@ def _compare(
             continue
         expected = exact.extend(text[:-1], num_logits=rows)
         found = other.extend(text[:-1], num_logits=rows)
-        equal += int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
-        largest = max(largest, float(np.abs(expected - found).max()))
+        equal += int((expected.argmax(axis=1) == head[found.argmax(axis=1)]).sum())
+        largest = max(largest, float(np.abs(expected[:, head] - found).max()))
         count += rows
     return equal / count, largest
 
