@@ -202,3 +202,16 @@ def test_only_what_is_over_the_limit_goes_out(size: int, tmp_path: Path) -> None
         writer.weight("w", np.ones(size, np.uint8))
         outside = places(writer.model([], []))
     assert list(outside) == (["w"] if size > INLINE_BYTES else [])
+
+
+def test_two_models_share_what_is_common_and_nothing_else(tmp_path: Path) -> None:
+    with closing(WeightFile(tmp_path / "weights")) as weights:
+        for number, model in enumerate(("", "draft")):
+            writer = GraphWriter(weights, model=model)
+            for name in ("layers.0.o", "norm"):
+                own = np.full(2000, number, np.float32)
+                assert writer.weight(name, own) == (f"draft.{name}" if model else name)
+            for name in ("embedding", "embedding.scales", "head", "cosine.8", "lengths.4"):
+                assert writer.weight(name, np.ones(2000, np.float32)) == name
+    pages = -(-8000 // ALIGNMENT) * ALIGNMENT
+    assert (tmp_path / "weights").stat().st_size == 8 * pages + 8000
