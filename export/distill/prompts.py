@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Formatter
+from typing import Any
 
 import numpy as np
 
@@ -48,44 +49,52 @@ class Template:
         return Prompt(self.name, tuple(turn.format(**chosen) for turn in self.turns))
 
 
-def templates() -> list[Template]:
-    """All templates of this package, by name; BuildError for one that does not hold together."""
-    folder = Path(str(files("export.distill"))) / "templates"
+def templates(folder: Path | None = None) -> list[Template]:
+    """All templates of `folder`, by name; those of this package where none is given.
+
+    Raises BuildError for one that does not hold together.
+    """
+    folder = folder or Path(str(files("export.distill"))) / "templates"
     lists: dict[str, list[str]] = {}
     for path in sorted(folder.glob("lists*.json")):
-        lists |= json.loads(path.read_text(encoding="utf-8"))
-    found = [
-        _template(json.loads(line), lists)
-        for path in sorted(folder.glob("*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
-    if len({template.name for template in found}) != len(found):
-        raise BuildError(f"Two templates of {folder} have one name.")
-    return sorted(found, key=lambda template: template.name)
+        own = json.loads(path.read_text(encoding="utf-8"))
+        if twice := lists.keys() & own.keys():
+            raise BuildError(f"{path}: there is a list {min(twice)!r} already.")
+        lists |= own
+    found: dict[str, Template] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                template = _template(json.loads(line), lists)
+                if not template.name.startswith(f"{path.stem}-") or template.name in found:
+                    raise ValueError("the name is taken, or does not begin with the file's")
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BuildError(f"{path}, line {number}: {error!r} in {line!r:.80}.") from error
+            found[template.name] = template
+    return [found[name] for name in sorted(found)]
 
 
-def _template(data: Mapping[str, object], lists: Mapping[str, list[str]]) -> Template:
-    name, turns, slots = data["name"], data["turns"], data["slots"]
-    if set(data) != {"name", "turns", "slots"} or not isinstance(turns, list):
-        raise BuildError(f"The template {name!r} has the keys {sorted(data)}.")
-    if not isinstance(slots, dict):
-        raise BuildError(f"The template {name!r} has no slots.")
-    used = {field for turn in turns for _, field, _, _ in Formatter().parse(turn) if field}
+def _template(data: Mapping[str, Any], lists: Mapping[str, list[str]]) -> Template:
+    """One line's template; ValueError and its like for one that does not hold together."""
+    if set(data) != {"name", "turns", "slots"} or not data["turns"]:
+        raise ValueError(f"there must be name, turns and slots, not {sorted(data)}")
+    turns = tuple(data["turns"])
+    slots = {slot: _values(each, lists) for slot, each in data["slots"].items()}
+    used = {field for turn in turns for _, field, _, _ in Formatter().parse(turn)} - {None}
     if used != set(slots):
-        raise BuildError(f"The template {name!r} uses {sorted(used)} and has {sorted(slots)}.")
-    return Template(
-        str(name), tuple(turns), {slot: _values(each, lists) for slot, each in slots.items()}
-    )
+        raise ValueError(f"the turns use the slots {used}, and there are {set(slots)}")
+    template = Template(str(data["name"]), turns, slots)
+    if not template.count:
+        raise ValueError("a slot has no values")
+    return template
 
 
-def _values(slot: object, lists: Mapping[str, list[str]]) -> Sequence[str]:
+def _values(slot: Any, lists: Mapping[str, list[str]]) -> Sequence[str]:
     if isinstance(slot, str):
         return lists[slot.removeprefix("@")]
     if isinstance(slot, dict):
         return [str(number) for number in range(slot["from"], slot["to"] + 1)]
-    if isinstance(slot, list):
-        return [str(value) for value in slot]
-    raise BuildError(f"A slot is {slot!r}, not a list, a range or the name of a list.")
+    return [str(value) for value in slot]
 
 
 def draw(
