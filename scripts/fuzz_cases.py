@@ -21,6 +21,7 @@ from runtime.manifest import FILE_NAME, FileEntry, Manifest
 from scripts.broken_gguf import break_gguf, cut_gguf
 from scripts.broken_manifest import break_manifest
 from tests import tiny
+from tests.drafts import write_draft
 
 BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16")
 OPENED = 0.4  # the share of the manifests that load of which a session is opened
@@ -111,30 +112,25 @@ class ManifestCases:
 
 
 def prepare(shared: Path) -> None:
-    """Build what the workers of every kind copy."""
+    """Build what the workers of every kind copy: a target with a lens, and a trained draft."""
     path = tiny.write_gguf(shared / "sound.gguf")
-    graphs = "target/fused-int8,target/fused-fp32,draft/fused-int4"
-    if export_main(["gguf", str(path), "--out", str(shared / "bundle"), "--graphs", graphs]):
+    draft = write_draft(shared / "draft.safetensors", gguf_file.read(path).model)
+    graphs = "target/fused-int8,target/fused-fp32,draft/fused-int8"
+    command = ["gguf", str(path), "--out", str(shared / "bundle"), "--graphs", graphs]
+    if export_main([*command, "--draft", str(draft)]):
         raise RuntimeError("the bundle to mutate could not be built")
-    _add_arrays(shared / "bundle")
+    _add_lens(shared / "bundle")
 
 
-def _add_arrays(bundle: Path) -> None:
-    """Give the draft a list of all tokens, and the target a lens."""
+def _add_lens(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
-    geometry, draft = manifest.target.geometry, manifest.role("draft")
-    head, lens = "draft/head-tokens.npy", "target/lens-1.npy"
-    np.save(bundle / head, np.arange(geometry.vocabulary, dtype=np.int32))
-    np.save(bundle / lens, np.eye(geometry.hidden, dtype=np.float16))
-    added = {
-        name: FileEntry(file_sha256(bundle / name), (bundle / name).stat().st_size)
-        for name in (head, lens)
-    }
+    path = bundle / "target" / "lens-1.npy"
+    np.save(path, np.eye(manifest.target.geometry.hidden, dtype=np.float16))
+    name = path.relative_to(bundle).as_posix()
     dataclasses.replace(
         manifest,
-        files={**manifest.files, **added},
-        target=dataclasses.replace(manifest.target, lenses={"1": lens}),
-        draft=dataclasses.replace(draft, head_tokens=head),
+        files={**manifest.files, name: FileEntry(file_sha256(path), path.stat().st_size)},
+        target=dataclasses.replace(manifest.target, lenses={"1": name}),
     ).save(bundle)
 
 
