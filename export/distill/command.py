@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from export.distill.settings import Settings
+from runtime.chat_flags import integer
 from runtime.errors import UsageError
 
 EPILOG = """\
@@ -51,11 +52,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="of the target's graph that writes (default: int8)",
     )
     text.add_argument(
-        "--workers", type=int, metavar="N", help="processes that write (default: 1 per core)"
+        "--workers",
+        type=integer(least=1),
+        metavar="N",
+        help="processes that write (default: 1 per core)",
     )
     draft = parser.add_argument_group("the draft")
-    _number(draft, "--depth", "how many layers it has; which, is found out")
-    draft.add_argument(
+    layers = draft.add_mutually_exclusive_group()
+    _number(layers, "--depth", "how many layers it has; which, is found out")
+    layers.add_argument(
         "--layers",
         type=_numbers,
         default=argparse.SUPPRESS,
@@ -74,7 +79,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("the training")
     _number(training, "--tokens", "the budget: tokens of text seen, repeats counted")
     training.add_argument(
-        "--minutes", type=float, help="or: stop after so long; go on another time"
+        "--minutes", type=_minutes, help="or: stop after so long; go on another time"
     )
     _number(training, "--batch-tokens", "tokens of a step")
     training.add_argument(
@@ -97,13 +102,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "(default: kl)",
     )
     training.add_argument(
-        "--device", default="auto", help="cpu, cuda, or auto: cuda where there is one"
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto: cuda where there is one (default: auto)",
     )
     _number(training, "--seed", "of all that is drawn by chance")
 
 
 def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Distil as told. Raises UsageError, BuildError, BundleError, OSError."""
+    settings = _settings(options)
     # Imported here so that --help works without torch.
     import torch
 
@@ -111,9 +120,11 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     from runtime import providers
     from runtime.locate import default_cache_dir, locate_bundle
 
-    device = options.device
+    device, has_cuda = options.device, torch.cuda.is_available()
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if has_cuda else "cpu"
+    if device == "cuda" and not has_cuda:
+        raise UsageError("--device cuda: torch finds no such device here; train on cpu.")
     cores = len(providers.usable_cores())
     torch.set_num_threads(cores)
     bundle = locate_bundle(
@@ -125,7 +136,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     project = Project(
         bundle,
         options.out,
-        _settings(options),
+        settings,
         corpus=options.corpus,
         device=device,
         workers=options.workers or cores,
@@ -140,9 +151,6 @@ def _settings(options: argparse.Namespace) -> Settings:
         for item in fields(Settings)
         if hasattr(options, item.name)
     }
-    for name, value in given.items():
-        if isinstance(value, int | float) and value < 0:
-            raise UsageError(f"--{name.replace('_', '-')} is {value}; it cannot be negative.")
     return Settings(**given)
 
 
@@ -150,6 +158,16 @@ def _number(group: argparse._ArgumentGroup, flag: str, text: str) -> None:
     usual = getattr(Settings(target=""), flag.removeprefix("--").replace("-", "_"))
     text = f"{text} (default: {usual})"
     group.add_argument(flag, type=int, default=argparse.SUPPRESS, metavar="N", help=text)
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not minutes > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return minutes
 
 
 def _numbers(text: str) -> tuple[int, ...]:

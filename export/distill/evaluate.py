@@ -10,8 +10,8 @@ from torch import Tensor
 from export.distill.batches import batch
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
+from export.distill.settings import TOP
 
-TOP = 5
 TOGETHER = 8  # records of a pass
 
 
