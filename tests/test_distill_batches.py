@@ -155,7 +155,8 @@ def test_the_same_chance_makes_the_same_batch() -> None:
 
 
 def test_shorter_texts_are_followed_by_zeros() -> None:
-    found = padded([each.tokens for each in THREE], CPU)
+    found, real = padded([each.tokens for each in THREE], CPU)
+    assert real.tolist() == [0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13]
     assert found.tokens.tolist() == [[5, 6, 7, 8, 9], [20, 21, 0, 0, 0], [30, 31, 32, 33, 0]]
     assert found.positions.tolist() == [[0, 1, 2, 3, 4]] * 3
     assert found.seen is None

@@ -47,14 +47,19 @@ class Batch:
         )
 
 
-def padded(texts: Sequence[NDArray[np.int64]], device: torch.device) -> Rows:
-    """The rows of whole texts, the shorter ones followed by zeros."""
+def padded(texts: Sequence[NDArray[np.int64]], device: torch.device) -> tuple[Rows, Tensor]:
+    """The rows of whole texts, the shorter ones followed by zeros, and which are of the texts.
+
+    The latter [n] int64 are flat places among [B * T], text by text.
+    """
     width = max(map(len, texts))
     tokens = np.zeros((len(texts), width), np.int64)
-    for row, text in zip(tokens, texts, strict=True):
-        row[: len(text)] = text
+    real = np.zeros((len(texts), width), bool)
+    for index, text in enumerate(texts):
+        tokens[index, : len(text)], real[index, : len(text)] = text, True
     positions = torch.arange(width, device=device).expand(len(texts), -1)
-    return Rows(torch.from_numpy(tokens).to(device), positions)
+    places = torch.from_numpy(np.flatnonzero(real)).to(device)
+    return Rows(torch.from_numpy(tokens).to(device), positions), places
 
 
 def shuffled(records: Sequence[Record], tokens: int, *, seed: int) -> Iterator[NDArray[np.int64]]:

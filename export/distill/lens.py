@@ -31,19 +31,14 @@ def train_lenses(
 
     `layers` counts the layers that the target has run before a lens reads its states.
     """
+    teacher.requires_grad_(requires_grad=False)
     head = teacher.head(head_tokens)
     size = teacher.geometry.hidden
     lenses = {layer: nn.Parameter(torch.eye(size, device=head.device)) for layer in layers}
     optimizer = torch.optim.AdamW(list(lenses.values()), lr=RATE, weight_decay=0.0)
     steps = _batches(records, batch_tokens)
     for number, texts in enumerate(steps, 1):
-        rows = padded([record.tokens for record in texts], head.device)
-        real = torch.cat(
-            [
-                index * rows.tokens.shape[1] + torch.arange(len(record.tokens))
-                for index, record in enumerate(texts)
-            ]
-        ).to(head.device)
+        rows, real = padded([record.tokens for record in texts], head.device)
         with torch.no_grad():
             states = teacher.states(rows)
             aims = teacher.normed(states[-1]).flatten(0, 1)[real]

@@ -25,8 +25,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from export import draft_file
-from export.distill import answers, corpus, prompts, teacher
-from export.distill.batches import padded
+from export.distill import answers, corpus, kept, prompts, teacher
 from export.distill.corpus import Record
 from export.distill.decoder import MATRICES, NORMS, Decoder, most_used
 from export.distill.evaluate import agreement
@@ -81,7 +80,7 @@ class Project:
         self.keep_states()
         records = list(corpus.load(files))
         states = torch.cat(
-            [torch.load(teacher.states_file(file, self._place("states"))) for file in files]
+            [kept.load(teacher.states_file(file, self._place("states"))) for file in files]
         )
         trainer = self.trainer(records, states)
         train(trainer, self._place("checkpoint.pt"), minutes=minutes, progress=self.tell)
@@ -158,11 +157,12 @@ class Project:
         if not path.exists():
             layers = list(self._settings.layers)
             if not layers:
-                rows = padded(
-                    [record.tokens for record in _sample(records, PRUNING_TOKENS)], self._device
-                )
                 layers = best_layers(
-                    self._teacher(), rows, head_tokens, self._settings.depth, self.tell
+                    self._teacher(),
+                    _sample(records, PRUNING_TOKENS),
+                    head_tokens,
+                    self._settings.depth,
+                    self.tell,
                 )
             path.write_text(json.dumps(layers), encoding="utf-8")
         found: list[int] = json.loads(path.read_text(encoding="utf-8"))

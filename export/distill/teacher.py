@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from export.distill import kept
 from export.distill.batches import padded
 from export.distill.corpus import Record, load
 from export.distill.decoder import Decoder
@@ -32,9 +33,7 @@ def keep_states(
         if path.exists():
             continue
         states = think(teacher, list(load([file])))
-        half = path.with_name(f"half-{path.name}")
-        torch.save(states, half)
-        half.replace(path)
+        kept.save(path, states)
         progress(
             f"{path.name}: the target's states at {len(states)} places ({number}/{len(files)})"
         )
@@ -42,14 +41,17 @@ def keep_states(
 
 def think(teacher: Decoder, records: Sequence[Record]) -> Tensor:
     """The teacher's normed last states [tokens of all records, hidden] bfloat16, in their order."""
-    lengths = np.array([len(record.tokens) for record in records])
+    lengths = np.array([len(record.tokens) for record in records], np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     device = teacher.embedding.device
     states = torch.empty(int(offsets[-1]), teacher.geometry.hidden, dtype=torch.bfloat16)
     order = np.argsort(lengths, kind="stable")
+    passes = min(len(order), 1 + int(lengths.max(initial=0)) * len(order) // ROWS)
     with torch.inference_mode():
-        for indices in np.array_split(order, max(1, int(lengths.max() * len(order) // ROWS))):
-            found = teacher(padded([records[index].tokens for index in indices], device)).cpu()
-            for row, index in zip(found, indices.tolist(), strict=True):
-                states[offsets[index] : offsets[index + 1]] = row[: lengths[index]]
+        for indices in np.array_split(order, passes) if passes else ():
+            rows, real = padded([records[index].tokens for index in indices], device)
+            found = teacher(rows).flatten(0, 1)[real].cpu()
+            parts = found.split(lengths[indices].tolist())
+            for part, index in zip(parts, indices.tolist(), strict=True):
+                states[offsets[index] : offsets[index + 1]] = part
     return states

@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from export.distill import kept
 from export.distill.batches import Batch, batch, shuffled
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
 from export.distill.loss import distance
 from export.distill.settings import Aim
+from runtime.errors import BuildError
 
 WARM_UP = 20  # steps
 PROGRESS_S = 20.0
@@ -69,12 +71,18 @@ class Trainer:
     ) -> None:
         """Train `student` on `records`, whose target states [all tokens, hidden] are `states`.
 
-        head_tokens [n] int64: the short list.
+        head_tokens [n] int64: the short list. Raises BuildError for states of another text.
         """
         self.student, self.head_tokens, self.schedule = student, head_tokens, schedule
         self.state = State(agreement=[0.5] * (1 + len(student.masks)))
         self._records, self._states = records, states
         self._offsets = np.concatenate([[0], np.cumsum([len(each.tokens) for each in records])])
+        due = (int(self._offsets[-1]), student.geometry.hidden)
+        if states.shape != due or not len(records):
+            raise BuildError(
+                f"The target's states are {list(states.shape)}, and the text needs {list(due)}: "
+                "remove the folder states, which is of another corpus."
+            )
         self._device = student.embedding.device
         self._head = student.head(head_tokens)
         matrices = [each for each in student.layers.parameters() if each.ndim == 2]
@@ -111,25 +119,26 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Write a checkpoint; an interruption leaves the one before."""
-        half = path.with_name(f"half-{path.name}")
-        torch.save(
-            {
-                "schedule": asdict(self.schedule),
-                "state": asdict(self.state),
-                "student": self.student.state_dict(),
-                "optimizers": [each.state_dict() for each in self._optimizers],
-            },
-            half,
-        )
-        half.replace(path)
+        content = {
+            "schedule": asdict(self.schedule),
+            "state": asdict(self.state),
+            "student": self.student.state_dict(),
+            "optimizers": [each.state_dict() for each in self._optimizers],
+        }
+        kept.save(path, content)
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint, whatever its budget was."""
-        found = torch.load(path, map_location=self._device)
-        self.state = State(**found["state"])
-        self.student.load_state_dict(found["student"])
-        for optimizer, state in zip(self._optimizers, found["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
+        """Go on from a checkpoint, whatever its budget was; BuildError for another student's."""
+        found = kept.load(path, self._device)
+        try:
+            self.student.load_state_dict(found["student"])
+            for optimizer, state in zip(self._optimizers, found["optimizers"], strict=True):
+                optimizer.load_state_dict(state)
+            self.state = State(**found["state"])
+        except (RuntimeError, ValueError, LookupError, TypeError) as error:
+            raise BuildError(
+                f"{path} is of another student: {error!s:.200}. Remove it to begin anew."
+            ) from error
 
     def _step(self, indices: Sequence[int]) -> None:
         state, schedule = self.state, self.schedule
