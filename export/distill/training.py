@@ -33,14 +33,16 @@ STEADINESS = 0.95  # of the running means that are told and that weigh the place
 class Schedule:
     """How to train: `tokens` is the budget, real tokens of text seen, repeats counted.
 
-    blocks: the share of places at which masks are tried; rate: the peak learning rate; decay: the
-    share of the budget over which it falls; aim: see `export.distill.loss`.
+    masks_from: the share of the budget after which masks are tried, at a share `blocks` of places;
+    rate: the peak learning rate; decay: the share of the budget over which it falls; aim: see
+    `export.distill.loss`.
     """
 
     tokens: int
     batch_tokens: int = 4096
     rate: float = 1e-3
     decay: float = 0.4
+    masks_from: float = 0.7
     blocks: float = 0.1
     aim: Aim = "kl"
     seed: int = 0
@@ -71,14 +73,16 @@ class Trainer:
     ) -> None:
         """Train `student` on `records`, whose target states [all tokens, hidden] are `states`.
 
-        head_tokens [n] int64: the short list. Raises BuildError for states of another text.
+        head_tokens [n] int64: the short list. Raises BuildError for no text, or other states.
         """
         self.student, self.head_tokens, self.schedule = student, head_tokens, schedule
         self.state = State(agreement=[0.5] * (1 + len(student.masks)))
         self._records, self._states = records, states
         self._offsets = np.concatenate([[0], np.cumsum([len(each.tokens) for each in records])])
+        if not records:
+            raise BuildError("There is no text to train on.")
         due = (int(self._offsets[-1]), student.geometry.hidden)
-        if states.shape != due or not len(records):
+        if states.shape != due:
             raise BuildError(
                 f"The target's states are {list(states.shape)}, and the text needs {list(due)}: "
                 "remove the folder states, which is of another corpus."
@@ -136,8 +140,9 @@ class Trainer:
                 optimizer.load_state_dict(state)
             self.state = State(**found["state"])
         except (RuntimeError, ValueError, LookupError, TypeError) as error:
+            what = " ".join(str(error).split())
             raise BuildError(
-                f"{path} is of another student: {error!s:.200}. Remove it to begin anew."
+                f"{path} is of another student: {what:.200}. Remove it to begin anew."
             ) from error
 
     def _step(self, indices: Sequence[int]) -> None:
@@ -147,7 +152,7 @@ class Trainer:
             [self._records[index] for index in indices],
             [int(self._offsets[index]) for index in indices],
             vocabulary=len(self.student.embedding),
-            masks=len(self.student.masks),
+            masks=self._masks(),
             blocks=schedule.blocks,
             random=random,
         ).to(self._device)
@@ -165,6 +170,11 @@ class Trainer:
         self._learn(made, hidden.detach(), aims, loss.item())
         state.step, state.used = state.step + 1, state.used + 1
         state.tokens += made.tokens
+
+    def _masks(self) -> int:
+        """How many masks are tried now; none at first, when text teaches more for the time."""
+        started = self.state.tokens >= self.schedule.masks_from * self.schedule.tokens
+        return len(self.student.masks) if started else 0
 
     def _worth(self, made: Batch) -> Tensor:
         """What each row adds to the accepted length: how often its place is reached [n].
