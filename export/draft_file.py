@@ -108,6 +108,11 @@ def load(path: Path, target: Model, *, target_sha256: str) -> Model:
     return _model(tensors, target, layers, path)
 
 
+def began_as(path: Path) -> list[int]:
+    """The target's layers that the draft of a file began as; BuildError if it names none."""
+    return _layers(read_tensors(path)[1], path)
+
+
 def _layers(metadata: Mapping[str, str], path: Path) -> list[int]:
     text = metadata.get("layers", "")
     if not re.fullmatch("[0-9]{1,6}(,[0-9]{1,6})*", text):

@@ -70,6 +70,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _number(draft, "--head-width", "how many of the most used tokens it can name")
     _number(draft, "--tokens-per-pass", "how many tokens one forward pass predicts")
     draft.add_argument(
+        "--from",
+        dest="initial",
+        type=Path,
+        metavar="DRAFT",
+        help="or: begin as an earlier draft of the same target",
+    )
+    draft.add_argument(
         "--lenses",
         type=_numbers,
         default=argparse.SUPPRESS,
@@ -82,18 +89,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=_minutes, help="or: stop after so long; go on another time"
     )
     _number(training, "--batch-tokens", "tokens of a step")
-    training.add_argument(
-        "--rate",
-        type=float,
-        default=argparse.SUPPRESS,
-        help="the peak learning rate (default: 0.001)",
-    )
-    training.add_argument(
-        "--blocks",
-        type=float,
-        default=argparse.SUPPRESS,
-        help="the share of places at which mask tokens are tried (default: 0.1)",
-    )
+    _number(training, "--rate", "the peak learning rate", float)
+    _number(training, "--masks-from", "the share of the budget after which masks are tried", float)
+    _number(training, "--blocks", "at what share of the places they are tried then", float)
     training.add_argument(
         "--aim",
         choices=("kl", "sharp", "tv"),
@@ -138,6 +136,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
         options.out,
         settings,
         corpus=options.corpus,
+        initial=options.initial,
         device=device,
         workers=options.workers or cores,
         say=say,
@@ -154,10 +153,12 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(**given)
 
 
-def _number(group: argparse._ArgumentGroup, flag: str, text: str) -> None:
+def _number(
+    group: argparse._ArgumentGroup, flag: str, text: str, kind: Callable[[str], float] = int
+) -> None:
     usual = getattr(Settings(target=""), flag.removeprefix("--").replace("-", "_"))
     text = f"{text} (default: {usual})"
-    group.add_argument(flag, type=int, default=argparse.SUPPRESS, metavar="N", help=text)
+    group.add_argument(flag, type=kind, default=argparse.SUPPRESS, metavar="N", help=text)
 
 
 def _minutes(text: str) -> float:

@@ -14,28 +14,28 @@ log.txt         all that was said
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from export import draft_file
 from export.distill import answers, corpus, kept, prompts, teacher
 from export.distill.corpus import Record
-from export.distill.decoder import MATRICES, NORMS, Decoder, most_used
+from export.distill.decoder import Decoder, most_used
 from export.distill.evaluate import agreement
 from export.distill.lens import train_lenses
 from export.distill.pruning import best_layers
 from export.distill.settings import Settings
+from export.distill.student import as_array, as_model, begin_as
 from export.distill.training import Schedule, Trainer, counted, train
 from export.distill.weights import read_target
 from export.model import Model
 from runtime.errors import UsageError
+from runtime.manifest import Manifest
 from runtime.prompts import load_prompts, prompt_folder
 
 FORTY = "forty"  # the set of prompts that only tests use
@@ -54,17 +54,20 @@ class Project:
         settings: Settings,
         *,
         corpus: Path | None,
+        initial: Path | None,
         device: str,
         workers: int,
         say: Callable[[str], None],
     ) -> None:
         """Work on the target of `bundle` in the folder `out`.
 
-        corpus: a folder of answers to train on; None to have the target write them. device:
-        torch's name of where to train; workers: processes that write answers. Raises UsageError
-        where `out` holds another distillation.
+        corpus: a folder of answers to train on; None to have the target write them. initial: the
+        file of a draft to begin as. device: torch's name of where to train; workers: processes that
+        write answers. Raises UsageError where `out` holds another distillation.
         """
         self._bundle, self._out, self._settings = bundle, out, settings
+        self._source = Manifest.load(bundle).source
+        self._initial = initial
         self._corpus = corpus or out / "corpus"
         self._written = corpus is not None
         self._device, self._workers = torch.device(device), workers
@@ -134,10 +137,8 @@ class Project:
         settings = self._settings
         counts = counted(records, self._target.geometry.vocabulary)
         head_tokens = torch.from_numpy(most_used(counts, settings.head_width))
-        layers = self.layers(records, head_tokens)
-        student = Decoder(self._target, layers, masks=settings.tokens_per_pass - 1)
         return Trainer(
-            student.to(self._device),
+            self._student(records, head_tokens).to(self._device),
             records,
             states,
             head_tokens,
@@ -145,13 +146,24 @@ class Project:
                 tokens=settings.tokens,
                 batch_tokens=settings.batch_tokens,
                 rate=settings.rate,
+                masks_from=settings.masks_from,
                 blocks=settings.blocks,
                 aim=settings.aim,
                 seed=settings.seed,
             ),
         )
 
-    def layers(self, records: Sequence[Record], head_tokens: Tensor) -> list[int]:
+    def _student(self, records: Sequence[Record], head_tokens: Tensor) -> Decoder:
+        """An earlier draft, or some of the target's layers."""
+        masks = self._settings.tokens_per_pass - 1
+        if self._initial is None:
+            return Decoder(self._target, self._layers(records, head_tokens), masks=masks)
+        draft = draft_file.load(self._initial, self._target, target_sha256=self._source.sha256)
+        layers = draft_file.began_as(self._initial)
+        self._place("layers.json").write_text(json.dumps(layers), encoding="utf-8")
+        return begin_as(draft, masks=masks)
+
+    def _layers(self, records: Sequence[Record], head_tokens: Tensor) -> list[int]:
         """The target's layers that the student begins as: those asked for, or the best found."""
         path = self._place("layers.json")
         if not path.exists():
@@ -170,24 +182,15 @@ class Project:
 
     def save_draft(self, trainer: Trainer, path: Path) -> None:
         """The student as a draft file, which the export builds into bundles."""
-        student, settings = trainer.student, self._settings
-        weights = {"embedding": self._target.weights["embedding"], "norm": _array(student.norm)}
-        if len(student.masks):
-            weights["masks"] = _array(student.masks)
-        for number, layer in enumerate(student.layers):
-            for name in (*MATRICES, *NORMS):
-                weights[f"layers.{number}.{name}"] = _array(getattr(layer, name))
-        layers: list[int] = json.loads(self._place("layers.json").read_text(encoding="utf-8"))
+        settings = self._settings
         draft_file.save(
             path,
-            Model(
-                replace(self._target.geometry, layers=len(layers)),
-                weights,
-                head_tokens=trainer.head_tokens.cpu().numpy(),
-            ),
+            as_model(trainer.student, self._target, trainer.head_tokens),
             self._target,
-            layers,
+            json.loads(self._place("layers.json").read_text(encoding="utf-8")),
+            target_sha256=self._source.sha256,
             notes={
+                "licence": self._source.licence,
                 "trained_tokens": str(trainer.state.tokens),
                 "settings": json.dumps(asdict(settings)),
             },
@@ -223,7 +226,7 @@ class Project:
             progress=self.tell,
         )
         save_file(
-            {f"layer.{layer}": _array(lens).astype(np.float16) for layer, lens in lenses.items()},
+            {f"layer.{layer}": as_array(lens).astype(np.float16) for layer, lens in lenses.items()},
             path,
         )
 
@@ -271,7 +274,3 @@ def _sample(records: Sequence[Record], tokens: int) -> list[Record]:
     while order and sum(len(record.tokens) for record in found) < tokens:
         found.append(records[order.pop()])
     return found
-
-
-def _array(tensor: Tensor) -> NDArray[Any]:
-    return np.asarray(tensor.detach().float().cpu().numpy())

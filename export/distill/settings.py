@@ -21,11 +21,12 @@ LEAST = {
     "tokens": 0,
     "batch_tokens": 1,
     "rate": 0,
+    "masks_from": 0,
     "blocks": 0,
     "lens_tokens": 1,
     "seed": 0,
 }
-MOST = {"tokens_per_pass": MOST_TOKENS_PER_PASS, "rate": 1, "blocks": 1}
+MOST = {"tokens_per_pass": MOST_TOKENS_PER_PASS, "rate": 1, "masks_from": 1, "blocks": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Settings:
     tokens_per_pass: int = 5
     tokens: int = 4_000_000
     batch_tokens: int = 4096
-    rate: float = 1e-3
+    rate: float = 2e-3
+    masks_from: float = 0.7
     blocks: float = 0.1
     aim: Aim = "kl"
     lenses: tuple[int, ...] = ()

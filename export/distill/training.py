@@ -40,7 +40,7 @@ class Schedule:
 
     tokens: int
     batch_tokens: int = 4096
-    rate: float = 1e-3
+    rate: float = 2e-3
     decay: float = 0.4
     masks_from: float = 0.7
     blocks: float = 0.1
