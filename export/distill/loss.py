@@ -51,7 +51,7 @@ class _Distance(torch.autograd.Function):
             cut = slice(int(rows[0]), int(rows[-1]) + 1)
             losses, slopes = loss((states[cut] @ head.T).float(), (aims[cut] @ head.T).float())
             total += losses @ weights[cut]
-            gradient[cut] = (slopes * weights[cut, None]).to(head.dtype) @ head
+            gradient[cut] = (slopes.to(head.dtype) @ head) * weights[cut, None]
         context.save_for_backward(gradient)
         return total
 
@@ -63,9 +63,10 @@ class _Distance(torch.autograd.Function):
 
 def _kl(logits: Tensor, aims: Tensor) -> tuple[Tensor, Tensor]:
     """Forward KL [n] and its slopes by the student's logits [n, tokens]."""
-    log_p, log_q = aims.log_softmax(-1), logits.log_softmax(-1)
-    p = log_p.exp()
-    return (p * (log_p - log_q)).sum(-1), log_q.exp_().sub_(p)
+    p, log_q = aims.softmax(-1), logits.log_softmax(-1)
+    negentropy = torch.linalg.vecdot(p, aims) - aims.logsumexp(-1)
+    losses = negentropy - torch.linalg.vecdot(p, log_q)
+    return losses, log_q.exp_().sub_(p)
 
 
 def _sharp(logits: Tensor, aims: Tensor) -> tuple[Tensor, Tensor]:
