@@ -21,6 +21,7 @@ def load(path: Path, device: torch.device | None = None) -> Any:
     try:
         return torch.load(path, map_location=device or "cpu")
     except (RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:
+        what = " ".join(str(error).split())
         raise BuildError(
-            f"{path} is damaged: {error!s:.200}. Remove it, and give the same command again."
+            f"{path} is damaged: {what:.200}. Remove it, and give the same command again."
         ) from error
