@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from export.__main__ import main as export_main
+from export.recipe import find
 from runtime.locate import default_cache_dir
 from tests import tiny
 
@@ -64,8 +65,11 @@ def one_thread() -> Iterator[None]:
 
 def _builder_hash() -> str:
     """A hash of everything that decides what a bundle of the recipe holds."""
+    recipes = ROOT / "models"
+    plan = find(RECIPE, recipes).plan
     sources = sorted((ROOT / "export").glob("*.py"))
-    sources += [ROOT / "models" / f"{RECIPE}.json", ROOT / "runtime" / "manifest.py"]
+    sources += [recipes / f"{RECIPE}.json", ROOT / "runtime" / "manifest.py"]
+    sources += [file.path for file in (plan.draft, plan.lenses) if file is not None]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.read_bytes())
