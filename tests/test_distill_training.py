@@ -54,10 +54,10 @@ def same(one: Trainer, other: Trainer) -> bool:
 
 @pytest.mark.parametrize("aim", ["kl", "sharp", "tv"])
 def test_the_loss_falls_and_agreement_rises(aim: Aim) -> None:
-    found = trainer(8 * ALL, aim=aim)
+    found = trainer(3 * ALL, aim=aim, masks=1)
     losses = [state.loss for state in found.steps()]
-    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
-    assert len(found.state.agreement) == 3
+    assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5])
+    assert len(found.state.agreement) == 2
     assert found.state.agreement[0] > 0.3  # of 30 tokens
     assert found.done
 
@@ -145,8 +145,9 @@ def test_checkpoints_are_kept_now_and_then_and_progress_told(
     assert steps == list(range(found.state.step))
 
 
-def test_the_rate_rises_holds_and_falls() -> None:
-    found = trainer(25 * ALL, layers=(0,), masks=0, records=RECORDS[:12])
+def test_the_rate_rises_holds_and_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "WARM_UP", 4)
+    found = trainer(3 * ALL, layers=(0,), masks=0)
     rates: list[float] = []
 
     def keep(optimizer: torch.optim.Optimizer, *_: object) -> None:
