@@ -7,6 +7,7 @@ its chat template gives a user (Xu et al. 2024, Magpie).
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,9 +19,10 @@ from export.distill.prompts import Prompt
 from runtime import providers
 from runtime.answer import Answer
 from runtime.batch import Job, LaneSession, decode_many
+from runtime.errors import BuildError, BundleError
 from runtime.flavours import choose_graph
 from runtime.fused import FusedSession
-from runtime.manifest import Manifest
+from runtime.manifest import Graph, Manifest
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling
 from runtime.stream import TextStream
@@ -85,36 +87,55 @@ def write(
 ) -> None:
     """Make the files of `wanted` that are not there, each by one of `workers` processes.
 
-    context: tokens of a conversation at most; one that grows beyond ends there.
+    context: tokens of a conversation at most; one that grows beyond ends there. Raises BundleError
+    for a bundle that cannot write, BuildError where a process ends before its work.
     """
+    _graph(Manifest.load(bundle), precision)  # here, as processes that cannot begin tell no reason
     missing = [group for group in wanted if not group.path.exists()]
     threads = max(1, len(providers.usable_cores()) // workers)
     setup = (bundle, precision, context, max_new_tokens, threads)
-    with ProcessPoolExecutor(workers, get_context("spawn"), _Writer.start, setup) as pool:
-        running = [pool.submit(_Writer.run, group) for group in missing]
+    with ProcessPoolExecutor(workers, get_context("spawn"), Writer.start, setup) as pool:
+        running = [pool.submit(Writer.run, group) for group in missing]
         try:
             for done, future in enumerate(as_completed(running), len(wanted) - len(missing) + 1):
                 path, tokens = future.result()
                 progress(f"{path.name}: {tokens} tokens of answers ({done} of {len(wanted)} files)")
+        except BrokenProcessPool as error:
+            raise BuildError(
+                "A process that writes answers was ended, perhaps for want of memory: give the "
+                "same command with fewer --workers."
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-class _Writer:
+def _graph(manifest: Manifest, precision: str) -> Graph:
+    """The target's graph that writes, with others of several lanes."""
+    graph = choose_graph(manifest, "target", "CPU", precision)
+    if not graph.lanes:
+        raise BundleError(
+            f"The bundle {manifest.folder} has no {precision} graph that answers many prompts at "
+            "once: build it again with the usual graphs."
+        )
+    return graph
+
+
+class Writer:
     """One process's target, loaded once; it writes group after group."""
 
-    own: "_Writer"
+    own: "Writer"
 
     def __init__(
         self, bundle: Path, precision: str, context: int, max_new_tokens: int, threads: int
     ) -> None:
         manifest = Manifest.load(bundle)
         role = manifest.target
-        graph = choose_graph(manifest, "target", "CPU", precision)
+        graph = _graph(manifest, precision)
         lanes = max(map(int, graph.lanes))
         self._text = Text.load(bundle)
         self._ends = frozenset(role.end_tokens)
+        self._end = self._closing()
         self._context = min(context, role.geometry.context)
         self._max_new_tokens = max_new_tokens
         self._single = FusedSession(
@@ -127,12 +148,12 @@ class _Writer:
     @staticmethod
     def start(*setup: object) -> None:
         """What a new process does first."""
-        _Writer.own = _Writer(*setup)  # type: ignore[arg-type]
+        Writer.own = Writer(*setup)  # type: ignore[arg-type]
 
     @staticmethod
     def run(wanted: Wanted) -> tuple[Path, int]:
         """Write one group's file; return its path and how many tokens of answers it holds."""
-        return _Writer.own.write(wanted)
+        return Writer.own.write(wanted)
 
     def write(self, wanted: Wanted) -> tuple[Path, int]:
         """All turns of all conversations, turn by turn; then the file."""
@@ -187,10 +208,15 @@ class _Writer:
         for talk, answer in zip(
             ready, self._decode(prompts, samplings, self._max_new_tokens), strict=True
         ):
-            ended = answer.finish_reason == "eos"
-            talk.answer = answer.tokens + [min(self._ends)] * ended
+            talk.answer = answer.tokens + self._end * (answer.finish_reason == "eos")
             talk.messages.append({"role": "assistant", "content": answer.text})
         return ready
+
+    def _closing(self) -> list[int]:
+        """The end token, in a list: the one of several by which the chat template ends a turn."""
+        turn = self._text.encode_chat([{"role": "user", "content": "a"}])
+        ends = [token for token in turn if token in self._ends]
+        return ends[-1:] or sorted(self._ends)[:1]
 
     def _opening(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The tokens up to where the next user turn's text begins."""
