@@ -76,9 +76,8 @@ def test_answers_are_those_of_a_session_of_its_own(
         assert record.tokens[record.start :].tolist() == answer
 
 
-def test_the_target_begins_conversations_itself(
-    writer: Writer, tiny_bundle: Path, path: Path
-) -> None:
+def test_the_target_begins_conversations_itself(tiny_bundle: Path, path: Path) -> None:
+    writer = Writer(tiny_bundle, "int8", 256, TOKENS, 1)
     asked = Text.load(tiny_bundle).encode_chat([{"role": "user", "content": "a"}])
     opening, closing = asked[: asked.index(END) - 1], asked[asked.index(END) :]
     records = written(writer, Wanted(path, [], 7, 0))
