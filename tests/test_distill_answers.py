@@ -77,7 +77,7 @@ def test_answers_are_those_of_a_session_of_its_own(
 
 
 def test_the_target_begins_conversations_itself(tiny_bundle: Path, path: Path) -> None:
-    writer = Writer(tiny_bundle, "int8", 256, TOKENS, 1)
+    writer = Writer(tiny_bundle, "int8", 250, TOKENS, 1)
     asked = Text.load(tiny_bundle).encode_chat([{"role": "user", "content": "a"}])
     opening, closing = asked[: asked.index(END) - 1], asked[asked.index(END) :]
     records = written(writer, Wanted(path, [], 7, 0))
@@ -109,6 +109,12 @@ def test_what_does_not_fit_the_context_ends_before(writer: Writer, path: Path) -
     assert record.template == "later"
     assert len(record.tokens) < CONTEXT
     assert written(writer, Wanted(path, prompts[:1], 0, 0)) == []
+
+
+def test_a_talk_that_has_no_room_for_another_turn_ends(tiny_bundle: Path, path: Path) -> None:
+    for context, most in ((20, 0), (60, 61), (999, 256)):
+        records = written(Writer(tiny_bundle, "int8", context, 199, 1), Wanted(path, [], 9, 0))
+        assert max((len(record.tokens) for record in records), default=0) == most
 
 
 def test_an_answer_ends_with_the_token_that_the_template_ends_a_turn_by(

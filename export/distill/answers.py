@@ -5,6 +5,7 @@ Some of the conversations begin with a user turn that the target writes too, aft
 its chat template gives a user (Xu et al. 2024, Magpie).
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -136,7 +137,8 @@ class Writer:
         self._text = Text.load(bundle)
         self._ends = frozenset(role.end_tokens)
         self._end = self._closing()
-        self._context = min(context, role.geometry.context)
+        # One less than there is: the last token of an answer may stand a place past the context.
+        self._context = min(context, role.geometry.context - 1)
         self._max_new_tokens = max_new_tokens
         self._single = FusedSession(
             bundle / graph.file, role.geometry, threads=threads, context=self._context
@@ -166,8 +168,7 @@ class Writer:
             talks.append(_Conversation(WRITTEN_BY_TARGET, _sampling(wanted, place), [None] * turns))
         active = talks
         while active := [talk for talk in active if talk.waiting]:
-            self._ask(active)
-            active = self._answer(active)
+            active = self._answer(self._ask(active))
         records = [
             Record(
                 np.array(talk.prompt + talk.answer, np.int64),
@@ -181,19 +182,27 @@ class Writer:
         save(wanted.path, records)
         return wanted.path, sum(len(record.tokens) - record.start for record in records)
 
-    def _ask(self, talks: Sequence[_Conversation]) -> None:
-        """Add the next user turn to each, those that the target writes all at once."""
-        own = [talk for talk in talks if talk.waiting[0] is None]
-        openings = [self._opening(talk.messages) for talk in own]
+    def _ask(self, talks: Sequence[_Conversation]) -> list[_Conversation]:
+        """Add the next user turn, those that the target writes all at once; whoever has room."""
+        asked, own, openings = [], [], []
+        for talk in talks:
+            if talk.waiting[0] is None:
+                opening = self._opening(talk.messages)
+                if not 0 < len(opening) < self._context:
+                    continue
+                own.append(talk)
+                openings.append(opening)
+            asked.append(talk)
         samplings = [
             replace(talk.sampling, temperature=USER_TEMPERATURE, top_p=USER_TOP_P) for talk in own
         ]
         written = self._decode(openings, samplings, USER_TOKENS)
         texts = iter([answer.text.strip() for answer in written])
-        for talk in talks:
+        for talk in asked:
             turn = talk.waiting.pop(0)
             content = next(texts) if turn is None else turn
             talk.messages.append({"role": "user", "content": content})
+        return asked
 
     def _answer(self, talks: Sequence[_Conversation]) -> list[_Conversation]:
         """Have the target answer each that fits the context; those that do."""
@@ -224,8 +233,8 @@ class Writer:
             self._text.encode_chat([*messages, {"role": "user", "content": content}])
             for content in ("a", "1")
         )
-        shared = np.cumprod(np.array(one) == np.array(other)).sum()
-        return one[: int(shared)]
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+        return [token for token, _ in pairs]
 
     def _decode(
         self, prompts: Sequence[list[int]], samplings: Sequence[Sampling], most: int

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from export import draft_file
 from export.distill import answers, corpus, kept, prompts, teacher
+from export.distill.checks import check_records, check_settings
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder, most_used
 from export.distill.evaluate import agreement
@@ -63,25 +64,28 @@ class Project:
 
         corpus: a folder of answers to train on; None to have the target write them. initial: the
         file of a draft to begin as. device: torch's name of where to train; workers: processes that
-        write answers. Raises UsageError where `out` holds another distillation.
+        write answers. Raises UsageError where `out` holds another distillation, and for settings
+        that the target cannot have; BundleError and BuildError as `read_target`.
         """
         self._bundle, self._out, self._settings = bundle, out, settings
         self._source = Manifest.load(bundle).source
         self._initial = initial
         self._corpus = corpus or out / "corpus"
-        self._written = corpus is not None
+        self._given = corpus is not None
         self._device, self._workers = torch.device(device), workers
         self._say = say
-        out.mkdir(parents=True, exist_ok=True)
-        self._check_settings()
         self._target: Model = read_target(bundle)
+        check_settings(settings, self._target.geometry)
+        out.mkdir(parents=True, exist_ok=True)
+        self._check_folder()
 
     def run(self, *, minutes: float | None = None) -> Path:
         """All stages; the path of the draft file. minutes: of training, at most, this time."""
         self.write_answers()
         files = self.corpus_files()
-        self.keep_states()
         records = list(corpus.load(files))
+        check_records(records, self._target.geometry, self._corpus)
+        self.keep_states()
         states = torch.cat(
             [kept.load(teacher.states_file(file, self._place("states"))) for file in files]
         )
@@ -94,26 +98,24 @@ class Project:
         return path
 
     def write_answers(self) -> None:
-        """Training prompts and held-out ones, answered by the target."""
+        """Training prompts, where no answers were given, and held-out ones, answered."""
         settings = self._settings
-        sets = [path for path in sorted(prompt_folder().glob("*.jsonl")) if path.stem != FORTY]
-        held_out = load_prompts(*sets)
+        known = load_prompts(*sorted(prompt_folder().glob("*.jsonl")))
         forty = load_prompts(prompt_folder() / f"{FORTY}.jsonl")
-        drawn = prompts.draw(
-            prompts.templates(),
-            settings.prompts,
-            seed=settings.seed,
-            held_out=[turn for prompt in (*held_out, *forty) for turn in prompt.turns],
-        )
-        self.tell(f"{len(drawn)} prompts, and {settings.begun} conversations for it to begin")
-        self._corpus.mkdir(exist_ok=True)
-        wanted = answers.groups(drawn, settings.begun, self._corpus, seed=settings.seed)
-        asked = [prompts.Prompt(prompt.category, prompt.turns) for prompt in held_out]
+        asked = [prompts.Prompt(each.category, each.turns) for each in known if each not in forty]
         last = answers.Wanted(self._place("held-out.npz"), asked, 0, settings.seed, (0.0,))
-        for groups, most in (
-            ([] if self._written else wanted, settings.max_new_tokens),
-            ([last], HELD_OUT_TOKENS),
-        ):
+        wanted: list[answers.Wanted] = []
+        if not self._given:
+            drawn = prompts.draw(
+                prompts.templates(),
+                settings.prompts,
+                seed=settings.seed,
+                held_out=[turn for each in known for turn in each.turns],
+            )
+            self.tell(f"{len(drawn)} prompts, and {settings.begun} conversations for it to begin")
+            self._corpus.mkdir(exist_ok=True)
+            wanted = answers.groups(drawn, settings.begun, self._corpus, seed=settings.seed)
+        for groups, most in ((wanted, settings.max_new_tokens), ([last], HELD_OUT_TOKENS)):
             answers.write(
                 self._bundle,
                 groups,
@@ -225,10 +227,13 @@ class Project:
             batch_tokens=self._settings.batch_tokens,
             progress=self.tell,
         )
+        half = self._place(f"half-{path.name}")
         save_file(
             {f"layer.{layer}": as_array(lens).astype(np.float16) for layer, lens in lenses.items()},
-            path,
+            half,
+            {"target_sha256": self._source.sha256, "licence": self._source.licence},
         )
+        half.replace(path)
 
     def corpus_files(self) -> list[Path]:
         """The files of answers there are, in their order."""
@@ -250,21 +255,24 @@ class Project:
             path.mkdir(exist_ok=True)
         return path
 
-    def _check_settings(self) -> None:
+    def _check_folder(self) -> None:
         path = self._place("settings.json")
         asked = json.loads(json.dumps(asdict(self._settings)))
+        asked["target_sha256"] = self._source.sha256
         if not path.exists():
             path.write_text(json.dumps(asked, indent=2), encoding="utf-8")
             return
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            known = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}. Name another folder.") from error
         free = ("tokens",)  # a longer training goes on from the shorter one
-        differing = [name for name in asked if name not in free and asked[name] != kept.get(name)]
-        if differing:
-            name = differing[0]
-            raise UsageError(
-                f"{self._out} holds a distillation with {name} {kept.get(name)!r}, not "
-                f"{asked[name]!r}: give the same settings, or name another folder."
-            )
+        for name in sorted(known.keys() & asked.keys() - {*free}):
+            if known[name] != asked[name]:
+                raise UsageError(
+                    f"{self._out} holds a distillation with {name} {known[name]!r}, not "
+                    f"{asked[name]!r}: give the same settings, or name another folder."
+                )
 
 
 def _sample(records: Sequence[Record], tokens: int) -> list[Record]:
