@@ -59,6 +59,12 @@ def test_what_it_has_not_is_refused(changes: dict[str, Any], said: str) -> None:
         check_settings(settings(**changes), GEOMETRY)
 
 
+def test_the_depth_does_not_matter_where_none_is_to_be_found() -> None:
+    check_settings(settings(depth=9), GEOMETRY, depth=False)
+    with pytest.raises(UsageError, match="--layers asks for 4"):
+        check_settings(settings(depth=9, layers=(4,)), GEOMETRY, depth=False)
+
+
 @pytest.mark.parametrize("part", ["hidden", "intermediate", "head_size"])
 def test_widths_that_four_bits_cannot_hold_are_refused(part: str) -> None:
     odd = replace(GEOMETRY, **{part: 36})

@@ -250,9 +250,12 @@ def test_states_of_another_corpus_are_not_trained_on(
 
 def test_a_draft_begins_as_an_earlier_one(begin: Callable[..., Project], done: Path) -> None:
     said: list[str] = []
-    path = begin(
-        corpus=done / "corpus", initial=done / "draft.safetensors", tokens=0, say=said.append
-    ).run()
+    how = {"corpus": done / "corpus", "tokens": 0, "depth": 9}
+    path = begin(**how, initial=done / "draft.safetensors", say=said.append).run()
+    with pytest.raises(
+        UsageError, match=r"holds a distillation with from '[0-9a-f]{64}', not None"
+    ):
+        begin(**how | {"layers": (0,)})
     assert not any(line.startswith("without layer") for line in said)
     evaluation = path.with_name("evaluation.json").read_text(encoding="utf-8")
     first = [

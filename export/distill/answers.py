@@ -6,6 +6,7 @@ its chat template gives a user (Xu et al. 2024, Magpie).
 """
 
 import itertools
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -149,7 +150,8 @@ class Writer:
 
     @staticmethod
     def start(*setup: object) -> None:
-        """What a new process does first."""
+        """What a new process does first; an interruption ends it without a word."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         Writer.own = Writer(*setup)  # type: ignore[arg-type]
 
     @staticmethod

@@ -10,11 +10,14 @@ from runtime.errors import UsageError
 from runtime.manifest import Geometry
 
 
-def check_settings(settings: Settings, geometry: Geometry) -> None:
-    """Raise UsageError for settings that a target of `geometry` cannot have."""
+def check_settings(settings: Settings, geometry: Geometry, *, depth: bool = True) -> None:
+    """Raise UsageError for settings that a target of `geometry` cannot have.
+
+    depth: whether that many layers are to be found.
+    """
     layers = geometry.layers
     for flag, asked, most in (
-        ("--depth", 0 if settings.layers else settings.depth, layers),
+        ("--depth", settings.depth if depth and not settings.layers else 0, layers),
         ("--layers", max(settings.layers, default=0), layers - 1),
         ("--lenses", max(settings.lenses, default=0), layers - 1),
         ("--head-width", settings.head_width, geometry.vocabulary),

@@ -67,15 +67,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="I,J,…",
         help="or: which of the target's layers it begins as, counted from 0",
     )
-    _number(draft, "--head-width", "how many of the most used tokens it can name")
-    _number(draft, "--tokens-per-pass", "how many tokens one forward pass predicts")
-    draft.add_argument(
+    layers.add_argument(
         "--from",
         dest="initial",
         type=Path,
         metavar="DRAFT",
         help="or: begin as an earlier draft of the same target",
     )
+    _number(draft, "--head-width", "how many of the most used tokens it can name")
+    _number(draft, "--tokens-per-pass", "how many tokens one forward pass predicts")
     draft.add_argument(
         "--lenses",
         type=_numbers,

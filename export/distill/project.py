@@ -35,6 +35,7 @@ from export.distill.student import as_array, as_model, begin_as
 from export.distill.training import Schedule, Trainer, counted, train
 from export.distill.weights import read_target
 from export.model import Model
+from runtime.bundle_files import file_sha256
 from runtime.errors import UsageError
 from runtime.manifest import Manifest
 from runtime.prompts import load_prompts, prompt_folder
@@ -75,7 +76,7 @@ class Project:
         self._device, self._workers = torch.device(device), workers
         self._say = say
         self._target: Model = read_target(bundle)
-        check_settings(settings, self._target.geometry)
+        check_settings(settings, self._target.geometry, depth=initial is None)
         out.mkdir(parents=True, exist_ok=True)
         self._check_folder()
 
@@ -259,6 +260,7 @@ class Project:
         path = self._place("settings.json")
         asked = json.loads(json.dumps(asdict(self._settings)))
         asked["target_sha256"] = self._source.sha256
+        asked["from"] = None if self._initial is None else file_sha256(self._initial)
         if not path.exists():
             path.write_text(json.dumps(asked, indent=2), encoding="utf-8")
             return
