@@ -75,7 +75,7 @@ def test_a_whole_model_has_nothing_to_learn_at_the_first_place() -> None:
     assert state.loss < 1e-3
 
 
-@pytest.mark.parametrize("stop", [1, 3, 7])
+@pytest.mark.parametrize("stop", [1, 7])
 def test_going_on_is_as_going_through(stop: int, tmp_path: Path) -> None:
     through, begun, resumed = (trainer(2 * ALL) for _ in range(3))
     train(through, tmp_path / "through.pt", minutes=None, progress=lambda _: None)
