@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from runtime.manifest import FILE_NAME, Geometry, Graph, Manifest
+from runtime.manifest import FILE_NAME, Geometry, Graph, Manifest, Role
 from runtime.providers import PROVIDERS
 
 SESSION_BYTES = 25_000_000  # a loaded graph and what it works in, its weights apart
@@ -28,16 +28,17 @@ def text_bytes(manifest: Manifest) -> int:
 
 
 def session_bytes(
-    manifest: Manifest, graph: Graph, geometry: Geometry, *, context: int, provider: str
+    manifest: Manifest, graph: Graph, role: Role, *, context: int, provider: str
 ) -> int:
-    """What a session on `graph` takes at most, its cache of `context` tokens filled."""
-    weights = _weights_bytes(manifest, graph, geometry)
+    """What a session on a role's `graph` takes at most, its cache of `context` tokens filled."""
+    geometry = role.geometry
+    weights, head = _weights_bytes(manifest, graph, role)
     files = max(1, len(graph.rows))
     compiled = PROVIDERS[provider].package is not None
     share = COMPILED_SHARES[graph.precision] if compiled else LOADED_SHARE
     widest = ROWS * (8 * geometry.hidden + 4 * geometry.intermediate) * 4
     return (
-        int(files * (share * weights + SESSION_BYTES))
+        int(files * (share * weights + head + SESSION_BYTES))
         + widest
         + cache_bytes(graph, geometry, context)
     )
@@ -72,11 +73,13 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return max(0, min(known)) if known else None
 
 
-def _weights_bytes(manifest: Manifest, graph: Graph, geometry: Geometry) -> int:
-    """The file of weights beside a graph, and the graph itself.
+def _weights_bytes(manifest: Manifest, graph: Graph, role: Role) -> tuple[int, int]:
+    """The weights beside a role's graph and the graph itself; its copy of a head's rows.
 
-    Of a file that two models share, the part of this one: their tables of tokens are one.
+    Of a file that two models share, the part of this one: their tables of tokens are one. A head
+    about some tokens takes their rows of the table when the graph is loaded.
     """
+    geometry = role.geometry
     folder = PurePosixPath(graph.file).parent
     stored = sum(
         entry.bytes
@@ -92,7 +95,9 @@ def _weights_bytes(manifest: Manifest, graph: Graph, geometry: Geometry) -> int:
     }
     table = geometry.vocabulary * geometry.hidden
     layers = sum(each.weights - each.vocabulary * each.hidden for each in sharing)
-    return stored * geometry.weights // (table + layers)
+    rows = manifest.files[role.head_tokens].bytes // 4 if role.head_tokens else 0
+    own, copied = geometry.weights, rows * geometry.hidden
+    return stored * own // (table + layers), stored * copied // (table + layers)
 
 
 def _free_bytes(root: Path) -> int | None:

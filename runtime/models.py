@@ -150,7 +150,7 @@ class Models:
         return memory.session_bytes(
             self.manifest,
             self._graph,
-            self.manifest.target.geometry,
+            self.manifest.target,
             context=context,
             provider=self.settings.provider,
         )
@@ -180,7 +180,7 @@ class Models:
         needed = reserved + memory.session_bytes(
             own,
             choose_graph(own, role, self.settings.draft_provider),
-            own.role(role).geometry,
+            own.role(role),
             context=self.context,
             provider=self.settings.draft_provider,
         )

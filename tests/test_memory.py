@@ -43,7 +43,7 @@ def manifest(precision: str = "int8", **changes: Any) -> Manifest:
 
 def needed(found: Manifest, context: int = 256, provider: str = "CPU") -> int:
     (graph,) = found.target.graphs.values()
-    return memory.session_bytes(found, graph, GEOMETRY, context=context, provider=provider)
+    return memory.session_bytes(found, graph, found.target, context=context, provider=provider)
 
 
 def test_a_session_takes_its_own_weights_and_its_cache() -> None:
@@ -68,9 +68,18 @@ def test_of_weights_that_two_models_share_each_takes_its_own() -> None:
     (graph,) = found.target.graphs.values()
     for geometry, layers in ((deep, 6), (shallow, 1)):
         mine = 1_000_005 * (table + layers * layer) // (table + 7 * layer)
-        assert memory._weights_bytes(found, graph, geometry) == mine
+        role = replace(draft, geometry=geometry)
+        assert memory._weights_bytes(found, graph, role) == (mine, 0)
     alone = replace(found, draft=replace(draft, geometry=deep))
-    assert memory._weights_bytes(alone, graph, deep) == 1_000_005
+    assert memory._weights_bytes(alone, graph, found.target) == (1_000_005, 0)
+
+
+def test_a_head_about_some_tokens_takes_their_rows_beside_the_table() -> None:
+    whole = manifest()
+    short = replace(whole.target, head_tokens="draft/head-tokens.npy")
+    files = {**whole.files, "draft/head-tokens.npy": FileEntry("0" * 64, 4 * 40)}
+    copied = int(1_000_005 * 40 * 64 / GEOMETRY.weights)
+    assert needed(replace(whole, files=files, target=short)) == needed(whole) + copied
 
 
 def test_a_portable_graph_is_loaded_for_each_number_of_rows() -> None:
