@@ -12,16 +12,17 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.draft_model import load_drafter
-from runtime.drafter import LookupDrafter
+from runtime.drafter import Drafter, LookupDrafter
 from runtime.engine import Target, decode
 from runtime.fused import FusedSession
 from runtime.locate import locate_bundle
@@ -34,6 +35,8 @@ from runtime.text import Text
 from runtime.worker import DraftWorker
 
 PROMPTS = prompt_folder() / "forty.jsonl"
+# A draft model with as many tokens a pass as it was trained for, and with one.
+MODELS = {"model": None, "model one by one": 1}
 CONTEXT = 512
 SEED = 20
 
@@ -62,7 +65,7 @@ class Setting:
 ALONE = Setting("autoregressive", "none", 0)
 OTHERS = tuple(
     Setting(*factors)
-    for factors in itertools.product(("speculative", "mirror"), ("model", "lookup"), (1, 4, 8))
+    for factors in itertools.product(("speculative", "mirror"), (*MODELS, "lookup"), (1, 4, 8))
 )
 
 
@@ -92,7 +95,7 @@ class Recorder:
 
 
 class Pair:
-    """A bundle's target, once alone with all threads and once beside a draft, and both drafts."""
+    """A bundle's target, once alone with all threads and once beside a draft, and every draft."""
 
     def __init__(self, folder: Path, precision: str) -> None:
         manifest = Manifest.load(folder)
@@ -100,12 +103,19 @@ class Pair:
         self._alone = FusedSession(path, geometry, threads=2, context=CONTEXT)
         self._beside = FusedSession(path, geometry, threads=1, context=CONTEXT, share_cpu=True)
         size = geometry.vocabulary
-        load = partial(
-            load_drafter, manifest, vocabulary=size, threads=1, context=CONTEXT, share_cpu=True
-        )
+        settings: dict[str, Any] = {
+            "vocabulary": size,
+            "threads": 1,
+            "context": CONTEXT,
+            "share_cpu": True,
+        }
+        loads: dict[str, Callable[[], Drafter]] = {
+            draft: partial(load_drafter, manifest, per_pass=per_pass, **settings)
+            for draft, per_pass in MODELS.items()
+        }
         self._workers = {
-            "model": DraftWorker(load, context=CONTEXT, vocabulary=size),
-            "lookup": DraftWorker(LookupDrafter, context=CONTEXT, vocabulary=size),
+            draft: DraftWorker(load, context=CONTEXT, vocabulary=size)
+            for draft, load in (loads | {"lookup": LookupDrafter}).items()
         }
         self._ends = frozenset(manifest.target.end_tokens)
 

@@ -169,3 +169,4 @@ def test_the_reference_models_draft_works_on_openvino_while_the_target_does(
     check_timeline(pair)
     assert pair.metrics.to_dict()["providers"] == {"target": CPU, "draft": OPENVINO}
     assert any(overlaps(run, pair.metrics.target_runs) for run in pair.metrics.draft.runs)
+    assert pair.metrics.draft_tokens_accepted > 0, "the draft had no part in it"
