@@ -102,8 +102,8 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--strategy",
         choices=STRATEGIES,
-        help="plain decoding; draft, then verify; or draft while the target verifies; where a draft "
-        "model shares the processor, autoregressive and --draft lookup are faster today "
+        help="plain decoding; draft, then verify; or draft while the target verifies; where a "
+        "draft model shares the processor, autoregressive and --draft lookup are faster today "
         "(default: mirror; autoregressive with --draft none)",
     )
     add_draft_lengths(group)
