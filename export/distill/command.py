@@ -21,9 +21,9 @@ a bundle.
 
 examples:
   mirror-export distill --target smollm2-135m --out work/draft
-      the draft as it is shipped, from nothing; many hours on a few cores
+      a draft of half the layers, from nothing; hours on a few cores
   mirror-export distill --target smollm2-135m --out work/draft --corpus models/smollm2-135m-corpus
-      the same from the corpus that is kept, so that only the training is repeated
+      the same from answers that are there; scripts/train_draft.sh makes the shipped one so
   mirror-export distill --target model.gguf --out work/small --depth 4 --tokens 300000
       a quick, shallow draft of another model
 """
