@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train the reference model's draft again, from the answers that are kept in models/, in the folder named
-# (default: work/draft); about an hour on two cores, less where torch finds a CUDA GPU. Started again, it
-# goes on. For the answers too, leave out --corpus: hours more.
+# (default: work/draft); about an hour on two cores. Started again, it goes on. For the answers too, leave
+# out --corpus: hours more.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

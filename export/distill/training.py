@@ -1,7 +1,7 @@
 """Training: the student learns the target's next-token distribution, a step at a time.
 
 Matrices learn by Muon (Jordan et al. 2024), the rest by AdamW; the rate rises, holds, and falls to
-zero over the last part of the budget. All that a step needs is in a checkpoint, written now and
+a twentieth over the last part of the budget. All that a step needs is in a checkpoint, written now and
 then and when the work is interrupted, so that the same command goes on where it stopped.
 """
 
