@@ -10,6 +10,7 @@ from runtime.drafter import ModelDrafter
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.manifest import Manifest, RoleName
+from runtime.session import GraphSession
 
 
 def draft_role(manifest: Manifest) -> RoleName:
@@ -17,7 +18,7 @@ def draft_role(manifest: Manifest) -> RoleName:
     return "draft" if manifest.draft else "target"
 
 
-def tokens_per_pass(manifest: Manifest, asked: int | None) -> int:
+def tokens_per_pass(manifest: Manifest, asked: int | None = None) -> int:
     """How many tokens a pass gives, the draft's own where `asked` is None.
 
     Raises UsageError for more than the draft was trained for.
@@ -45,6 +46,22 @@ def load_drafter(
     Raises BundleError for a graph or a list of tokens that the manifest does not bear out, and as
     `open_graph`.
     """
+    session, head = open_draft(manifest, provider=provider, **settings)
+    return ModelDrafter(
+        session,
+        vocabulary=vocabulary,
+        tokens_per_pass=tokens_per_pass(manifest, per_pass),
+        head_tokens=head,
+    )
+
+
+def open_draft(
+    manifest: Manifest, *, provider: str = "CPU", **settings: Any
+) -> tuple[GraphSession[Any], NDArray[np.int64] | None]:
+    """The draft in the graph that suits `provider`, and the tokens its logits are about [n].
+
+    None: the whole vocabulary. Raises as `load_drafter`.
+    """
     name = draft_role(manifest)
     role = manifest.role(name)
     head = None
@@ -58,12 +75,7 @@ def load_drafter(
         columns=None if head is None else len(head),
         **settings,
     )
-    return ModelDrafter(
-        session,
-        vocabulary=vocabulary,
-        tokens_per_pass=tokens_per_pass(manifest, per_pass),
-        head_tokens=head,
-    )
+    return session, head
 
 
 def load_head_tokens(path: Path, vocabulary: int) -> NDArray[np.int64]:

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from runtime import Sampling
 from runtime.bench_report import machine
+from runtime.draft_model import tokens_per_pass
 from runtime.locate import locate_bundle
 from runtime.manifest import Manifest
 from runtime.providers import usable_cores
 from scripts.draft import acceptance, agreement, cost
-from scripts.draft.models import tokens_of_a_pass
 from scripts.draft.texts import Writer, Written, prompts_of_kinds
 
 PARTS = ("agreement", "acceptance", "cost")
@@ -47,7 +47,7 @@ def main() -> None:
         "model": manifest.name,
         "draft": manifest.draft_source.file if manifest.draft_source else "stand-in",
         "layers": manifest.draft.geometry.layers,
-        "tokens_per_pass": tokens_of_a_pass(manifest),
+        "tokens_per_pass": tokens_per_pass(manifest),
         "max_new_tokens": options.max_new_tokens,
         "prompts_per_kind": options.prompts_per_kind,
         "machine": machine(),

@@ -10,6 +10,7 @@ is there is not made again. Depths are compared at the first number of tokens bu
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTH, HEIGHT, MARGIN = 360, 260, 48
+HELD_OUT = "held-out.npz"
 Point = tuple[float, float, float]  # depth or tokens, agreement, share among the first five
 
 
@@ -50,15 +52,20 @@ def _train(options: argparse.Namespace, depth: int, tokens: int) -> dict[str, fl
     result = folder / "evaluation.json"
     if not result.exists():
         folder.mkdir(exist_ok=True)
-        for name in ("states", "held-out.npz"):  # the same for every run
-            shared = options.work / name
-            if not (folder / name).is_symlink():
-                (folder / name).symlink_to(shared.resolve())
-        (options.work / "states").mkdir(exist_ok=True)
+        states, held_out = (
+            options.work / "states",
+            options.work / HELD_OUT,
+        )  # the same for every run
+        states.mkdir(exist_ok=True)
+        if not (folder / states.name).exists():
+            (folder / states.name).symlink_to(states.resolve())
+        if held_out.exists():
+            shutil.copy(held_out, folder)
         command = [sys.executable, "-m", "export", "distill", "--target", options.target]
         command += ["--out", str(folder), "--corpus", str(options.corpus), "--depth", str(depth)]
         command += ["--tokens", str(tokens), "--tokens-per-pass", "1"]
         subprocess.run(command, check=True)
+        shutil.copy(folder / HELD_OUT, options.work)
     shares = json.loads(result.read_text(encoding="utf-8"))["all"]
     first, among_five = shares["first"][0], shares["among_five"][0]
     print(f"depth {depth}, {tokens} tokens: agreement {first:.3f}, among five {among_five:.3f}")

@@ -12,9 +12,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from export.distill import kept, training
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
-from export.distill.settings import Aim
+from export.distill.settings import Aim, Settings
 from export.distill.teacher import think
-from export.distill.training import Schedule, Trainer, counted, train
+from export.distill.training import Trainer, counted, train
 from runtime.errors import BuildError
 from tests.students import VOCABULARY, random_records, random_target
 
@@ -34,11 +34,18 @@ def trainer(
     records: Sequence[Record] = RECORDS,
 ) -> Trainer:
     target = random_target()
-    schedule = Schedule(
-        tokens, batch_tokens=120, rate=3e-3, masks_from=masks_from, blocks=0.2, aim=aim, seed=3
+    settings = Settings(
+        "tiny",
+        tokens=tokens,
+        batch_tokens=120,
+        rate=3e-3,
+        masks_from=masks_from,
+        blocks=0.2,
+        aim=aim,
+        seed=3,
     )
     states = think(Decoder(target, range(3)).eval(), records)
-    return Trainer(Decoder(target, layers, masks=masks), records, states, HEAD, schedule)
+    return Trainer(Decoder(target, layers, masks=masks), records, states, HEAD, settings)
 
 
 def weights(found: Trainer) -> dict[str, torch.Tensor]:
@@ -158,7 +165,7 @@ def test_the_rate_rises_holds_and_falls(monkeypatch: pytest.MonkeyPatch) -> None
     assert rates[::2] == rates[1::2]  # of matrices, and of the rest
     rates = rates[::2]
     peak, third = max(rates), len(rates) // 3
-    assert peak == found.schedule.rate
+    assert peak == found.settings.rate
     assert rates[0] == pytest.approx(peak / training.WARM_UP)
     assert set(rates[training.WARM_UP : third]) == {peak}
     falling = rates[2 * third :]
@@ -213,13 +220,13 @@ def test_a_checkpoint_of_another_student_is_refused(
 def test_states_of_another_text_are_refused(count: int, hidden: int) -> None:
     student = Decoder(random_target(), [0])
     with pytest.raises(BuildError, match="remove the folder states"):
-        Trainer(student, RECORDS, torch.zeros(count, hidden), HEAD, Schedule(1))
+        Trainer(student, RECORDS, torch.zeros(count, hidden), HEAD, Settings("tiny", tokens=1))
 
 
 def test_nothing_to_train_on_is_refused() -> None:
     student = Decoder(random_target(), [0])
     with pytest.raises(BuildError, match="no text"):
-        Trainer(student, [], torch.zeros(0, 32), HEAD, Schedule(1))
+        Trainer(student, [], torch.zeros(0, 32), HEAD, Settings("tiny", tokens=1))
 
 
 def test_tokens_of_answers_count_twice_as_much() -> None:

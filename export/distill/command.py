@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from export.distill.settings import Settings
+from export.distill.settings import Aim, Settings
 from runtime.chat_flags import integer
 from runtime.errors import UsageError
 
@@ -94,7 +94,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _number(training, "--blocks", "at what share of the places they are tried then", float)
     training.add_argument(
         "--aim",
-        choices=("kl", "sharp", "tv"),
+        choices=get_args(Aim),
         default=argparse.SUPPRESS,
         help="what is matched: the target's distribution, the same sharpened, or total variation "
         "(default: kl)",

@@ -32,7 +32,7 @@ from export.distill.lens import train_lenses
 from export.distill.pruning import best_layers
 from export.distill.settings import Settings
 from export.distill.student import as_array, as_model, begin_as
-from export.distill.training import Schedule, Trainer, counted, train
+from export.distill.training import Trainer, counted, train
 from export.distill.weights import read_target
 from export.model import Model
 from runtime.bundle_files import file_sha256
@@ -145,15 +145,7 @@ class Project:
             records,
             states,
             head_tokens,
-            Schedule(
-                tokens=settings.tokens,
-                batch_tokens=settings.batch_tokens,
-                rate=settings.rate,
-                masks_from=settings.masks_from,
-                blocks=settings.blocks,
-                aim=settings.aim,
-                seed=settings.seed,
-            ),
+            settings,
         )
 
     def _student(self, records: Sequence[Record], head_tokens: Tensor) -> Decoder:

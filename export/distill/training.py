@@ -1,8 +1,8 @@
 """Training: the student learns the target's next-token distribution, a step at a time.
 
 Matrices learn by Muon (Jordan et al. 2024), the rest by AdamW; the rate rises, holds, and falls to
-a twentieth over the last part of the budget. All that a step needs is in a checkpoint, written now and
-then and when the work is interrupted, so that the same command goes on where it stopped.
+a twentieth over the last part of the budget. All that a step needs is in a checkpoint, written now
+and then and when the work is interrupted, so that the same command goes on where it stopped.
 """
 
 import time
@@ -20,32 +20,14 @@ from export.distill.batches import Batch, batch, shuffled
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
 from export.distill.loss import distance
-from export.distill.settings import Aim
+from export.distill.settings import Settings
 from runtime.errors import BuildError
 
 WARM_UP = 20  # steps
+DECAY = 0.4  # the share of the budget over which the rate falls
 PROGRESS_S = 20.0
 CHECKPOINT_S = 300.0
 STEADINESS = 0.95  # of the running means that are told and that weigh the places
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """How to train: `tokens` is the budget, real tokens of text seen, repeats counted.
-
-    masks_from: the share of the budget after which masks are tried, at a share `blocks` of places;
-    rate: the peak learning rate; decay: the share of the budget over which it falls; aim: see
-    `export.distill.loss`.
-    """
-
-    tokens: int
-    batch_tokens: int = 4096
-    rate: float = 2e-3
-    decay: float = 0.4
-    masks_from: float = 0.7
-    blocks: float = 0.1
-    aim: Aim = "kl"
-    seed: int = 0
 
 
 @dataclass(slots=True)
@@ -69,13 +51,13 @@ class Trainer:
         records: Sequence[Record],
         states: Tensor,
         head_tokens: Tensor,
-        schedule: Schedule,
+        settings: Settings,
     ) -> None:
         """Train `student` on `records`, whose target states [all tokens, hidden] are `states`.
 
         head_tokens [n] int64: the short list. Raises BuildError for no text, or other states.
         """
-        self.student, self.head_tokens, self.schedule = student, head_tokens, schedule
+        self.student, self.head_tokens, self.settings = student, head_tokens, settings
         self.state = State(agreement=[0.5] * (1 + len(student.masks)))
         self._records, self._states = records, states
         self._offsets = np.concatenate([[0], np.cumsum([len(each.tokens) for each in records])])
@@ -93,25 +75,25 @@ class Trainer:
         others = [each for each in student.layers.parameters() if each.ndim == 1]
         self._optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(
-                matrices, lr=schedule.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+                matrices, lr=settings.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
             ),
             torch.optim.AdamW(
-                [*others, student.norm, student.masks], lr=schedule.rate, weight_decay=0.0
+                [*others, student.norm, student.masks], lr=settings.rate, weight_decay=0.0
             ),
         ]
 
     @property
     def done(self) -> bool:
         """Whether the budget is used up."""
-        return self.state.tokens >= self.schedule.tokens
+        return self.state.tokens >= self.settings.tokens
 
     def steps(self) -> Iterator[State]:
         """Train on, giving the state after each step, until the budget is used up."""
         while True:
             order = shuffled(
                 self._records,
-                self.schedule.batch_tokens,
-                seed=self.schedule.seed + self.state.epoch,
+                self.settings.batch_tokens,
+                seed=self.settings.seed + self.state.epoch,
             )
             for number, indices in enumerate(order):
                 if self.done:
@@ -124,7 +106,7 @@ class Trainer:
     def save(self, path: Path) -> None:
         """Write a checkpoint; an interruption leaves the one before."""
         content = {
-            "schedule": asdict(self.schedule),
+            "settings": asdict(self.settings),
             "state": asdict(self.state),
             "student": self.student.state_dict(),
             "optimizers": [each.state_dict() for each in self._optimizers],
@@ -146,25 +128,25 @@ class Trainer:
             ) from error
 
     def _step(self, indices: Sequence[int]) -> None:
-        state, schedule = self.state, self.schedule
-        random = np.random.default_rng([schedule.seed, state.step])
+        state, settings = self.state, self.settings
+        random = np.random.default_rng([settings.seed, state.step])
         made = batch(
             [self._records[index] for index in indices],
             [int(self._offsets[index]) for index in indices],
             vocabulary=len(self.student.embedding),
             masks=self._masks(),
-            blocks=schedule.blocks,
+            blocks=settings.blocks,
             random=random,
         ).to(self._device)
         hidden = self.student(made.rows).flatten(0, 1)[made.chosen]
         aims = self._states[made.wanted.cpu()].to(self._device)
         weights = made.weights * self._worth(made)
         weights = weights / weights.sum()
-        loss = distance(hidden, aims, weights, self._head, aim=schedule.aim)
+        loss = distance(hidden, aims, weights, self._head, aim=settings.aim)
         loss.backward()
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = schedule.rate * self._pace()
+                group["lr"] = settings.rate * self._pace()
             optimizer.step()
             optimizer.zero_grad()
         self._learn(made, hidden.detach(), aims, loss.item())
@@ -173,7 +155,7 @@ class Trainer:
 
     def _masks(self) -> int:
         """How many masks are tried now; none at first, when text teaches more for the time."""
-        started = self.state.tokens >= self.schedule.masks_from * self.schedule.tokens
+        started = self.state.tokens >= self.settings.masks_from * self.settings.tokens
         return len(self.student.masks) if started else 0
 
     def _worth(self, made: Batch) -> Tensor:
@@ -187,8 +169,8 @@ class Trainer:
 
     def _pace(self) -> float:
         """The share of the peak rate that is due now."""
-        left = 1 - self.state.tokens / self.schedule.tokens
-        return min(1.0, (self.state.step + 1) / WARM_UP, max(left, 0.02) / self.schedule.decay)
+        left = 1 - self.state.tokens / self.settings.tokens
+        return min(1.0, (self.state.step + 1) / WARM_UP, max(left, 0.02) / DECAY)
 
     def _learn(self, made: Batch, hidden: Tensor, aims: Tensor, loss: float) -> None:
         """Update the running means from some of the rows."""
@@ -224,7 +206,9 @@ def train(
             now = time.monotonic()
             if now - told > PROGRESS_S or trainer.done:
                 told = now
-                progress(_line(state, trainer.schedule, (state.tokens - before) / (now - started)))
+                progress(
+                    _line(state, trainer.settings.tokens, (state.tokens - before) / (now - started))
+                )
             if now - saved > CHECKPOINT_S:
                 saved = now
                 trainer.save(checkpoint)
@@ -234,9 +218,9 @@ def train(
         trainer.save(checkpoint)
 
 
-def _line(state: State, schedule: Schedule, speed: float) -> str:
+def _line(state: State, budget: int, speed: float) -> str:
     places = " ".join(f"{share:.3f}" for share in state.agreement)
-    left = (schedule.tokens - state.tokens) / max(speed, 1e-9) / 60
+    left = (budget - state.tokens) / max(speed, 1e-9) / 60
     return (
         f"step {state.step}, {state.tokens / 1e6:.3f} M tokens: loss {state.loss:.3f}, agreement "
         f"{places}; {speed:.0f} tokens/s, {left:.0f} min left"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.draft_model import load_drafter
+from runtime.draft_model import load_drafter, tokens_per_pass
 from runtime.drafter import Drafter, Guess, LookupDrafter
 from runtime.engine import decode
 from runtime.errors import DraftError
@@ -25,7 +25,7 @@ from runtime.sampling import Sampling
 from runtime.strategy import Speculative
 from runtime.text import Text
 from runtime.worker import DraftWorker
-from scripts.draft.models import context_of, tokens_of_a_pass
+from scripts.draft.models import context_of
 from scripts.draft.texts import Tokens, Written, by_kind
 
 LENGTHS = (4, 8)
@@ -104,7 +104,7 @@ class Replay:
 
 def settings_of(manifest: Manifest) -> list[Setting]:
     """All that are compared; those of one drafter stand together."""
-    passes = sorted({1, tokens_of_a_pass(manifest)}, reverse=True)
+    passes = sorted({1, tokens_per_pass(manifest)}, reverse=True)
     drafters = [*product(passes, (True, False)), (None, True)]
     return [
         Setting(per_pass, shared, temperature, count)

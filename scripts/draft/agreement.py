@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.draft_model import open_draft, tokens_per_pass
 from runtime.drafter import ModelDrafter
 from runtime.manifest import Manifest
 from runtime.sampling import Sampling
 from runtime.text import Text
-from scripts.draft.models import open_draft, tokens_of_a_pass
+from scripts.draft.models import context_of
 from scripts.draft.texts import Tokens, Written, by_kind
 
 PLACES = 5  # guessed after a text: four tokens, and the one after them
@@ -24,13 +25,14 @@ def measure(
     manifest: Manifest, texts: Sequence[Written], *, threads: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Agreement on greedy `texts` by kind: over all places, and by one pass against several."""
-    session, head = open_draft(manifest, threads=threads)
+    session, short = open_draft(manifest, threads=threads, context=context_of(manifest))
+    head = np.arange(session.logits_width) if short is None else short
     vocabulary = Text.load(manifest.folder).vocabulary
     ways = {
         per_pass: ModelDrafter(
             session, vocabulary=vocabulary, tokens_per_pass=per_pass, head_tokens=head
         )
-        for per_pass in sorted({1, min(PLACES, tokens_of_a_pass(manifest))}, reverse=True)
+        for per_pass in sorted({1, min(PLACES, tokens_per_pass(manifest))}, reverse=True)
     }
     known = head[head < vocabulary]
     placed: list[tuple[str, NDArray[np.int64]]] = []

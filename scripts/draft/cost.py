@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from runtime.draft_model import draft_role
+from runtime.draft_model import draft_role, open_draft, tokens_per_pass
 from runtime.errors import BundleError, ProviderError
 from runtime.flavours import choose_graph
 from runtime.manifest import Manifest
 from runtime.prompts import load_prompts, prompt_folder
 from runtime.session import GraphSession
 from runtime.text import Text
-from scripts.draft.models import open_draft, open_target, tokens_of_a_pass
+from scripts.draft.models import context_of, open_target
 from scripts.draft.texts import Tokens
 
 LENGTH = 256  # tokens that are cached
@@ -46,9 +46,15 @@ def measure(
 
 def _beside(manifest: Manifest, provider: str, threads: int, repeats: int) -> dict[str, Any]:
     """Idle threads sleep, as those of a pair do."""
-    draft, _ = open_draft(manifest, provider=provider, threads=threads, share_cpu=True)
+    draft, _ = open_draft(
+        manifest,
+        provider=provider,
+        threads=threads,
+        context=context_of(manifest),
+        share_cpu=True,
+    )
     target = open_target(manifest, threads=threads, share_cpu=True)
-    per_pass = tokens_of_a_pass(manifest)
+    per_pass = tokens_per_pass(manifest)
     graph = choose_graph(manifest, draft_role(manifest), provider)
     text = _text(manifest, LENGTH + max(per_pass, ROWS))
     times = medians_ms(calls(draft, target, text, per_pass), repeats=repeats)
