@@ -1,6 +1,6 @@
 """One distillation from beginning to end: a folder in which every finished stage stays.
 
-settings.json   what was asked for; the same folder goes on with the same settings only
+settings.json   what was asked for; the same folder goes on with these only, but for --tokens
 corpus/         the target's answers to the training prompts, a file a group
 held-out.npz    its greedy answers to the held-out prompts
 states/         its last states at every place of the corpus

@@ -220,7 +220,7 @@ def train(
 
 def _line(state: State, budget: int, speed: float) -> str:
     places = " ".join(f"{share:.3f}" for share in state.agreement)
-    left = (budget - state.tokens) / max(speed, 1e-9) / 60
+    left = max(0, budget - state.tokens) / max(speed, 1e-9) / 60
     return (
         f"step {state.step}, {state.tokens / 1e6:.3f} M tokens: loss {state.loss:.3f}, agreement "
         f"{places}; {speed:.0f} tokens/s, {left:.0f} min left"
