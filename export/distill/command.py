@@ -26,6 +26,9 @@ examples:
       the same from answers that are there; scripts/train_draft.sh makes the shipped one so
   mirror-export distill --target model.gguf --out work/small --depth 4 --tokens 300000
       a quick, shallow draft of another model
+  mirror-export distill --target smollm2-135m --out work/try --prompts 8 --begun 0 --held-out 6 \\
+      --max-new-tokens 16 --depth 2 --tokens 3000
+      a trial of every stage, in minutes
 """
 
 
@@ -43,6 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("the text")
     _number(text, "--prompts", "how many prompts to draw from the templates")
     _number(text, "--begun", "how many conversations the target begins itself")
+    _number(text, "--held-out", "how many held-out prompts it is tried on, of all kinds")
     _number(text, "--max-new-tokens", "the most tokens of an answer")
     _number(text, "--context", "the most tokens of a conversation")
     text.add_argument(

@@ -34,15 +34,17 @@ from export.distill.settings import Settings
 from export.distill.student import as_array, as_model, begin_as
 from export.distill.training import Trainer, counted, train
 from export.distill.weights import read_target
+from export.heartbeat import heartbeat
 from export.model import Model
 from runtime.bundle_files import file_sha256
 from runtime.errors import UsageError
 from runtime.manifest import Manifest
-from runtime.prompts import load_prompts, prompt_folder
+from runtime.prompts import load_prompts, prompt_folder, select_prompts
 
 FORTY = "forty"  # the set of prompts that only tests use
 ALL = "all"
 HELD_OUT_TOKENS = 128
+ALIVE_S = 20.0  # between signs of life while answers are written
 PRUNING_TOKENS = 2048  # on which layers are compared
 
 
@@ -77,6 +79,8 @@ class Project:
         self._say = say
         self._target: Model = read_target(bundle)
         check_settings(settings, self._target.geometry, depth=initial is None)
+        if initial is not None:  # told now, not after the answers
+            draft_file.load(initial, self._target, target_sha256=self._source.sha256)
         out.mkdir(parents=True, exist_ok=True)
         self._check_folder()
 
@@ -86,6 +90,7 @@ class Project:
         files = self.corpus_files()
         records = list(corpus.load(files))
         check_records(records, self._target.geometry, self._corpus)
+        self.hold_out()
         self.keep_states()
         states = torch.cat(
             [kept.load(teacher.states_file(file, self._place("states"))) for file in files]
@@ -99,29 +104,39 @@ class Project:
         return path
 
     def write_answers(self) -> None:
-        """Training prompts, where no answers were given, and held-out ones, answered."""
+        """Training prompts, where no answers were given, answered by the target."""
+        if self._given:
+            return
         settings = self._settings
         known = load_prompts(*sorted(prompt_folder().glob("*.jsonl")))
-        forty = load_prompts(prompt_folder() / f"{FORTY}.jsonl")
-        asked = [prompts.Prompt(each.category, each.turns) for each in known if each not in forty]
-        last = answers.Wanted(self._place("held-out.npz"), asked, 0, settings.seed, (0.0,))
-        wanted: list[answers.Wanted] = []
-        if not self._given:
-            drawn = prompts.draw(
-                prompts.templates(),
-                settings.prompts,
-                seed=settings.seed,
-                held_out=[turn for each in known for turn in each.turns],
-            )
-            self.tell(f"{len(drawn)} prompts, and {settings.begun} conversations for it to begin")
-            self._corpus.mkdir(exist_ok=True)
-            wanted = answers.groups(drawn, settings.begun, self._corpus, seed=settings.seed)
-        for groups, most in ((wanted, settings.max_new_tokens), ([last], HELD_OUT_TOKENS)):
+        drawn = prompts.draw(
+            prompts.templates(),
+            settings.prompts,
+            seed=settings.seed,
+            held_out=[turn for each in known for turn in each.turns],
+        )
+        self.tell(f"{len(drawn)} prompts, and {settings.begun} conversations for it to begin")
+        self._corpus.mkdir(exist_ok=True)
+        groups = answers.groups(drawn, settings.begun, self._corpus, seed=settings.seed)
+        self._write("answer the training prompts", groups, settings.max_new_tokens)
+
+    def hold_out(self) -> None:
+        """Held-out prompts, from each kind in turn, answered by the target."""
+        sets = [path for path in sorted(prompt_folder().glob("*.jsonl")) if path.stem != FORTY]
+        chosen = select_prompts(load_prompts(*sets), limit=self._settings.held_out)
+        asked = [prompts.Prompt(each.category, each.turns) for each in chosen]
+        seed = self._settings.seed
+        group = answers.Wanted(self._place("held-out.npz"), asked, 0, seed, (0.0,))
+        self._write(f"answer {len(asked)} held-out prompts", [group], HELD_OUT_TOKENS)
+
+    def _write(self, what: str, groups: Sequence[answers.Wanted], most: int) -> None:
+        """Answers of at most `most` tokens, with a sign of life now and then."""
+        with heartbeat(what, self.tell, every_s=ALIVE_S):
             answers.write(
                 self._bundle,
                 groups,
-                precision=settings.precision,
-                context=settings.context,
+                precision=self._settings.precision,
+                context=self._settings.context,
                 max_new_tokens=most,
                 workers=max(1, min(self._workers, len(groups))),
                 progress=self.tell,

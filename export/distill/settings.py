@@ -19,6 +19,7 @@ LEAST = {
     "head_width": TOP,
     "tokens_per_pass": 1,
     "tokens": 0,
+    "held_out": 1,
     "batch_tokens": 1,
     "rate": 0,
     "masks_from": 0,
@@ -40,6 +41,7 @@ class Settings:
     target: str
     prompts: int = 4608
     begun: int = 768
+    held_out: int = 120
     max_new_tokens: int = 224
     context: int = 768
     precision: str = "int8"
