@@ -245,7 +245,7 @@ class _Build:
             columns=model.logits,
             threads=len(providers.usable_cores()),
             context=min(MEASURED_CONTEXT, model.geometry.context),
-            share_cpu=True,
+            sharing="at once",
         )
 
     def _part(self, what: str, key: str, fill: Callable[[Path, Say], Any]) -> Part:

@@ -80,7 +80,7 @@ class _Bench:
             return OK
         load_s = self._load(options)
         plan = options.plan
-        ways = [way for way in options.ways if way.draft in self.sessions]
+        ways = [way for way in options.ways if way.session in self.sessions]
         contest = Contest(self.sessions, ways)
         here = machine()
         load = here["load_average"]
@@ -105,7 +105,7 @@ class _Bench:
         return all(done)
 
     def _load(self, options: Options) -> dict[str, float]:
-        """Open a session for each draft; return the seconds it took, building left out.
+        """Open the sessions that the ways need; return the seconds each took, building left out.
 
         A draft model that nobody asked for is left out where there is none, or no room for it.
         """
@@ -121,15 +121,15 @@ class _Bench:
             if name is not None
         }
         usual = options.ways is WAYS and not any(options.open[name] for name in OF_A_DRAFT_MODEL)
-        first = {way.draft: way for way in reversed(options.ways)}
+        first = {way.session: way for way in reversed(options.ways)}
         load_s = {}
-        for way in (way for way in options.ways if first[way.draft] is way):
+        for way in (way for way in options.ways if first[way.session] is way):
             started = time.perf_counter()
             settings = {**options.open, "draft_model": found.get(options.open["draft_model"])}
             if way.draft != "model":
                 settings |= dict.fromkeys(OF_A_DRAFT_MODEL)
             try:
-                self.sessions[way.draft] = open_session(
+                self.sessions[way.session] = open_session(
                     found[options.model],
                     draft=way.draft,
                     strategy=way.strategy,
@@ -141,7 +141,7 @@ class _Bench:
                     raise
                 self.screen.note(f"Measured without a draft model. {error}")
                 continue
-            load_s[way.draft] = time.perf_counter() - started
+            load_s[way.session] = time.perf_counter() - started
         return load_s
 
     def _measure(self, contest: Contest, plan: Plan, laps: list[Lap]) -> int:

@@ -76,6 +76,11 @@ class Way:
         """As the command line spells it."""
         return self.strategy if self.draft == "none" else f"{self.strategy}:{self.draft}"
 
+    @property
+    def session(self) -> str:
+        """The name of its session: ways share one where it need not load anything for another."""
+        return str(self) if self.draft == "model" else self.draft
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -113,10 +118,10 @@ class Lap:
 
 
 class Contest:
-    """The ways to compare and their sessions: ways with the same draft share one."""
+    """The ways to compare and their sessions: ways may share one."""
 
     def __init__(self, sessions: Mapping[str, Session], ways: Sequence[Way]) -> None:
-        """`sessions` by draft; the first of `ways` is the baseline."""
+        """`sessions` by `Way.session`; the first of `ways` is the baseline."""
         self.ways = tuple(ways)
         self._sessions = sessions
         self.settings = {way: dict(self._ready(way).settings) for way in ways}
@@ -168,7 +173,7 @@ class Contest:
         return turns
 
     def _ready(self, way: Way) -> Session:
-        session = self._sessions[way.draft]
+        session = self._sessions[way.session]
         if session.strategy != way.strategy:
             session.strategy = way.strategy
         return session

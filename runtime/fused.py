@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from runtime import providers
 from runtime.cache import Buffers
+from runtime.layout import Sharing
 from runtime.manifest import Geometry
 from runtime.session import GraphSession, misfits_named, width_of_logits
 
@@ -32,7 +33,7 @@ class FusedSession(GraphSession[Buffers]):
         threads: int,
         cores: tuple[int, ...] = (),
         context: int | None = None,
-        share_cpu: bool = False,
+        sharing: Sharing = "alone",
         cache: Buffers | None = None,
     ) -> None:
         """Load `path`; `context` (tokens) caps the cache below what the model allows.
@@ -41,7 +42,7 @@ class FusedSession(GraphSession[Buffers]):
 
         Raises BundleError, ProviderError as `providers.load`.
         """
-        self._session = providers.load(path, threads=threads, cores=cores, share_cpu=share_cpu)
+        self._session = providers.load(path, threads=threads, cores=cores, sharing=sharing)
         self._real = providers.input_type(self._session, "past.0.0.key")
         if cache is None:
             longest = min(context or geometry.context, geometry.context)

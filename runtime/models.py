@@ -12,13 +12,19 @@ from runtime.drafter import Drafter, LookupDrafter
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.fused import FusedSession
-from runtime.layout import Layout, lay_out
+from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest
 from runtime.probe import exactness
 from runtime.session import GraphSession
 from runtime.settings import Settings
 from runtime.text import Text
 from runtime.worker import DraftWorker
+
+SHARING: dict[str, Sharing] = {
+    "autoregressive": "alone",
+    "speculative": "in turn",
+    "mirror": "at once",
+}
 
 
 class Models:
@@ -61,6 +67,7 @@ class Models:
         if draft_manifest is not None:
             vocabulary.check_same(self.text, Text.load(draft_manifest.folder))
         self.worker: DraftWorker | None = None
+        self._drafting: Layout | None = None  # what the worker's draft was loaded for
         self._lanes: LaneSession | None = None
         self.layout = self._lay_out(strategy)
         self.target = self._load_target()
@@ -91,7 +98,12 @@ class Models:
         if layout != self.layout:
             self.layout = layout
             self.target = self._load_target(cache=self.target.cache)
-        if strategy != "autoregressive" and self.worker is None:
+        if strategy == "autoregressive":
+            return
+        if self._drafting != layout:  # its threads are other ones
+            self.drop_worker()
+        if self.worker is None:
+            self._drafting = layout
             self.worker = DraftWorker(
                 self._drafter(),
                 context=self.context,
@@ -204,7 +216,7 @@ class Models:
             providers.usable_cores(),
             threads=self.settings.threads,
             draft_threads=self.settings.draft_threads,
-            draft_runs=strategy != "autoregressive" and self.draft == "model",
+            sharing=SHARING[strategy] if self.draft == "model" else "alone",
         )
 
     def _load_target(self, **settings: Any) -> GraphSession[Any]:
@@ -217,7 +229,7 @@ class Models:
                 threads=self.layout.threads,
                 cores=self.layout.cores,
                 context=self.context,
-                share_cpu=self.layout.shared,
+                sharing=self.layout.sharing,
                 **settings,
             )
         except MemoryError as error:
@@ -239,7 +251,7 @@ class Models:
             threads=self.layout.draft_threads,
             cores=self.layout.draft_cores,
             context=self.context,
-            share_cpu=True,
+            sharing=self.layout.sharing,
         )
 
 

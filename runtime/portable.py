@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from runtime import providers
 from runtime.cache import Arena
 from runtime.errors import ContextError
+from runtime.layout import Sharing
 from runtime.manifest import Geometry
 from runtime.session import GraphSession, misfits_named, width_of_logits
 
@@ -36,7 +37,7 @@ class PortableSession(GraphSession[Arena]):
         provider: str = "CPU",
         cores: tuple[int, ...] = (),
         context: int | None = None,
-        share_cpu: bool = False,
+        sharing: Sharing = "alone",
         cache: Arena | None = None,
     ) -> None:
         """Load `graphs`, keyed by their rows, which have `slots` slots.
@@ -45,9 +46,7 @@ class PortableSession(GraphSession[Arena]):
         same model, is taken over as it is. Raises BundleError, ProviderError as `providers.load`.
         """
         sessions = {
-            rows: providers.load(
-                path, name=provider, threads=threads, cores=cores, share_cpu=share_cpu
-            )
+            rows: providers.load(path, name=provider, threads=threads, cores=cores, sharing=sharing)
             for rows, path in sorted(graphs.items())
         }
         self._slots = slots

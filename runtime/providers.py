@@ -14,6 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from runtime.errors import BundleError, ProviderError
+from runtime.layout import Sharing
 from runtime.manifest import Flavour, Precision
 from runtime.pages import huge_pages
 
@@ -118,13 +119,14 @@ def load(
     threads: int,
     name: str = "CPU",
     cores: tuple[int, ...] = (),
-    share_cpu: bool = False,
+    sharing: Sharing = "alone",
 ) -> ort.InferenceSession:
     """Load a graph on the provider `name`, all of it there.
 
     threads: how many threads one run uses, the calling thread among them.
     cores: one logical core for each of them; the first is the caller's, who pins itself.
-    share_cpu: another session works at the same time, so idle threads must sleep, not spin.
+    sharing: with a session that works in turn, threads spin during a run and no longer; with one
+    that works at once, idle threads sleep.
     Raises BundleError when onnxruntime cannot read the graph, ProviderError when a node of it
     would run anywhere but where it was asked to.
     """
@@ -133,8 +135,10 @@ def load(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # its errors are raised too
-    if share_cpu:
+    if sharing == "at once":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    elif sharing == "in turn":
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     if len(cores) == threads and threads > 1:
         others = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)

@@ -101,13 +101,13 @@ class Pair:
         manifest = Manifest.load(folder)
         geometry, path = manifest.target.geometry, manifest.graph_path("target", precision)
         self._alone = FusedSession(path, geometry, threads=2, context=CONTEXT)
-        self._beside = FusedSession(path, geometry, threads=1, context=CONTEXT, share_cpu=True)
+        self._beside = FusedSession(path, geometry, threads=1, context=CONTEXT, sharing="at once")
         size = geometry.vocabulary
         settings: dict[str, Any] = {
             "vocabulary": size,
             "threads": 1,
             "context": CONTEXT,
-            "share_cpu": True,
+            "sharing": "at once",
         }
         loads: dict[str, Callable[[], Drafter]] = {
             draft: partial(load_drafter, manifest, per_pass=per_pass, **settings)

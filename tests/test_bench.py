@@ -58,14 +58,16 @@ def test_a_table_and_a_last_line_of_json(file: Path) -> None:
     assert [draft for what, draft in runtime.journal if what == "closed"] == ["none", "lookup"]
 
 
-def test_sessions_are_opened_once_for_each_draft_on_what_was_built(file: Path) -> None:
+def test_a_session_for_each_draft_and_for_each_way_of_the_model(file: Path) -> None:
     runtime = FakeRuntime()
     assert bench(runtime, file, "-m big -md small --threads 1")[0] == 0
     assert runtime.located == ["big", "small"]
     drafts = [(model, settings["draft"]) for model, settings in runtime.opened]
-    assert drafts == [(Path("bundles/big"), draft) for draft in ("none", "lookup", "model")]
+    assert drafts == [
+        (Path("bundles/big"), draft) for draft in ("none", "lookup", "model", "model")
+    ]
     named = [settings["draft_model"] for _, settings in runtime.opened]
-    assert named == [None, None, Path("bundles/small")]
+    assert named == [None, None, Path("bundles/small"), Path("bundles/small")]
     assert all(settings["threads"] == 1 for _, settings in runtime.opened)
 
 

@@ -14,7 +14,7 @@ SAMPLING = Sampling(temperature=0.5, seed=9)
 def contest(ways: tuple[Way, ...] = WAYS) -> tuple[Contest, list[tuple[str, Any]], list[Any]]:
     journal: list[tuple[str, Any]] = []
     sessions = {
-        way.draft: FakeSession(way.strategy, journal, draft=way.draft) for way in reversed(ways)
+        way.session: FakeSession(way.strategy, journal, draft=way.draft) for way in reversed(ways)
     }
     return Contest(sessions, ways), journal, list(sessions.values())
 

@@ -27,6 +27,9 @@ GEOMETRY = Geometry(
 )
 
 
+ALL = range(4)
+
+
 def settings(**changes: Any) -> Settings:
     return replace(Settings("x", depth=2, head_width=100), **changes)
 
@@ -41,7 +44,7 @@ def settings(**changes: Any) -> Settings:
     ],
 )
 def test_what_the_target_has_may_be_asked_for(changes: dict[str, Any]) -> None:
-    check_settings(settings(**changes), GEOMETRY)
+    check_settings(settings(**changes), GEOMETRY, ALL)
 
 
 @pytest.mark.parametrize(
@@ -56,20 +59,23 @@ def test_what_the_target_has_may_be_asked_for(changes: dict[str, Any]) -> None:
 )
 def test_what_it_has_not_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        check_settings(settings(**changes), GEOMETRY)
+        check_settings(settings(**changes), GEOMETRY, ALL)
 
 
-def test_the_depth_does_not_matter_where_none_is_to_be_found() -> None:
-    check_settings(settings(depth=9), GEOMETRY, depth=False)
-    with pytest.raises(UsageError, match="--layers asks for 4"):
-        check_settings(settings(depth=9, layers=(4,)), GEOMETRY, depth=False)
+def test_layers_must_be_those_of_the_draft_it_begins_as() -> None:
+    check_settings(settings(depth=2), GEOMETRY, [0, 3])
+    check_settings(settings(depth=None, layers=(3,)), GEOMETRY, [0, 3])
+    with pytest.raises(UsageError, match="--depth asks for 3, where 2 is the most"):
+        check_settings(settings(depth=3), GEOMETRY, [0, 3])
+    with pytest.raises(UsageError, match=r"--layers asks for 1, and the draft .* has \[0, 3\]"):
+        check_settings(settings(layers=(0, 1)), GEOMETRY, [0, 3])
 
 
 @pytest.mark.parametrize("part", ["hidden", "intermediate", "head_size"])
 def test_widths_that_four_bits_cannot_hold_are_refused(part: str) -> None:
     odd = replace(GEOMETRY, **{part: 36})
     with pytest.raises(UsageError, match=r"matrices have (36|144) columns, and 32 go together"):
-        check_settings(settings(), odd)
+        check_settings(settings(), odd, ALL)
 
 
 def record(*tokens: int) -> Record:

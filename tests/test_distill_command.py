@@ -52,7 +52,6 @@ def test_a_missing_torch_is_named(
         (["--tokens", "1.5"], "argument --tokens: invalid int value: '1.5'"),
         (["--depth", "0"], "--depth is 0; it must be 1 or more."),
         (["--depth", "3", "--layers", "1,2"], "argument --layers: not allowed with argument"),
-        (["--from", "x", "--layers", "1,2"], "argument --layers: not allowed with argument --from"),
         (["--layers", "1,x"], "argument --layers: '1,x' is no list of numbers"),
         (["--layers=-1,2"], "--layers must be numbers from 0 up"),
         (["--lenses", ""], "argument --lenses: '' is no list of numbers"),

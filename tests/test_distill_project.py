@@ -250,7 +250,7 @@ def test_states_of_another_corpus_are_not_trained_on(
 
 def test_a_draft_begins_as_an_earlier_one(begin: Callable[..., Project], done: Path) -> None:
     said: list[str] = []
-    how = {"corpus": done / "corpus", "tokens": 0, "depth": 9}
+    how = {"corpus": done / "corpus", "tokens": 0, "depth": None}
     path = begin(**how, initial=done / "draft.safetensors", say=said.append).run()
     with pytest.raises(
         UsageError, match=r"holds a distillation with from '[0-9a-f]{64}', not None"
@@ -263,6 +263,21 @@ def test_a_draft_begins_as_an_earlier_one(begin: Callable[..., Project], done: P
         for text in (evaluation, (done / "evaluation.json").read_text(encoding="utf-8"))
     ]
     assert first[0] == pytest.approx(first[1], abs=0.1)
+
+
+@pytest.mark.parametrize("asked", [{"depth": 1}, {"layers": (1,)}])
+def test_a_shallow_draft_begins_as_layers_of_a_deep_one(
+    asked: dict[str, Any], begin: Callable[..., Project], done: Path, tmp_path: Path
+) -> None:
+    how = {"corpus": done / "corpus", "tokens": 0}
+    deep = begin(tmp_path / "deep", **how, layers=(0, 1)).run()
+    said: list[str] = []
+    for _ in range(2):  # the second time from what stays
+        shallow = begin(tmp_path / "shallow", **how, **asked, initial=deep, say=said.append).run()
+    found = draft_file.began_as(shallow)
+    told = [line for line in said if line.startswith("without layer")]
+    assert (found in ([0], [1])) if "depth" in asked else (found == [1])
+    assert len(told) == ("depth" in asked)
 
 
 def test_what_was_trained_is_built_and_answers_as_the_target_does(

@@ -41,7 +41,7 @@ def test_a_student_begins_as_a_draft(masks: int) -> None:
     with torch.no_grad():
         for each in earlier.parameters():
             each.add_(0.25)
-    student = begin_as(as_model(earlier, target, HEAD), masks=masks)
+    student = begin_as(as_model(earlier, target, HEAD), [0, 1], masks=masks)
     shared = min(masks, 2)
     for name, due in earlier.state_dict().items():
         found = student.state_dict()[name]
@@ -51,6 +51,13 @@ def test_a_student_begins_as_a_draft(masks: int) -> None:
             assert torch.equal(found[2:], Decoder(target, [0], masks=masks).masks[2:])
         else:
             assert torch.equal(found, due)
+
+
+def test_a_student_begins_as_some_layers_of_a_model() -> None:
+    target = random_target()
+    student = begin_as(target, [0, 2], masks=1).state_dict()
+    for name, due in Decoder(target, [0, 2], masks=1).state_dict().items():
+        assert torch.equal(student[name], due)
 
 
 def test_a_draft_file_keeps_what_was_learnt_but_for_four_bits(tmp_path: Path) -> None:
@@ -63,7 +70,7 @@ def test_a_draft_file_keeps_what_was_learnt_but_for_four_bits(tmp_path: Path) ->
     model = as_model(student, target, HEAD)
     draft_file.save(path, model, target, [0, 2])
     found = draft_file.load(path, target, target_sha256="0" * 64)
-    again = begin_as(found, masks=2)
+    again = begin_as(found, [0, 1], masks=2)
     for name, due in student.state_dict().items():
         began = Decoder(target, [0, 2], masks=2).state_dict()[name]
         change = (due - began).abs().max()

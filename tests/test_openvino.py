@@ -52,7 +52,7 @@ def test_openvino_runs_every_node_of_a_portable_graph(
     rows: int, precision: str, tiny_bundle: Path
 ) -> None:
     path = tiny_bundle / "target" / precision / f"portable-{rows}-rows.onnx"
-    session = load(path, threads=1, name="OpenVINO", share_cpu=True)
+    session = load(path, threads=1, name="OpenVINO", sharing="at once")
     parts = session.get_provider_graph_assignment_info()
     assert {part.ep_name for part in parts} == {"OpenVINOExecutionProvider"}
     assert sum(len(part.get_nodes()) for part in parts) > 50

@@ -150,7 +150,7 @@ class Recorded:
 def entry(options: ort.SessionOptions, name: str) -> str | None:
     """A setting of a session; None where it was left alone."""
     try:
-        return str(options.get_session_config_entry(f"session.intra_op{name}"))
+        return str(options.get_session_config_entry(f"session.{name}"))
     except RuntimeError:
         return None
 
@@ -162,9 +162,10 @@ def entry(options: ort.SessionOptions, name: str) -> str | None:
         ({"threads": 3}, None, None),
         ({"threads": 1, "cores": (4,)}, None, None),  # the caller pins itself
         ({"threads": 2, "cores": (4, 6)}, "7", None),  # onnxruntime counts from one
-        ({"threads": 3, "cores": (0, 1, 9), "share_cpu": True}, "2;10", "0"),
+        ({"threads": 3, "cores": (0, 1, 9), "sharing": "at once"}, "2;10", "0"),
         ({"threads": 3, "cores": (0, 1)}, None, None),  # no core for each
-        ({"threads": 2, "share_cpu": True}, None, "0"),
+        ({"threads": 2, "sharing": "at once"}, None, "0"),
+        ({"threads": 2, "sharing": "in turn"}, None, None),
     ],
 )
 def test_threads_get_the_cores_they_were_given(
@@ -177,8 +178,10 @@ def test_threads_get_the_cores_they_were_given(
     session: Any = load(Path("model.onnx"), **settings)
     assert session.options.intra_op_num_threads == settings["threads"]
     assert session.options.inter_op_num_threads == 1
-    assert entry(session.options, "_thread_affinities") == affinities
-    assert entry(session.options, ".allow_spinning") == spinning
+    assert entry(session.options, "intra_op_thread_affinities") == affinities
+    assert entry(session.options, "intra_op.allow_spinning") == spinning
+    stop = "1" if settings.get("sharing") == "in turn" else None
+    assert entry(session.options, "force_spinning_stop") == stop
     assert session.asked == ["CPUExecutionProvider"]
     assert session.fallback is False
 
@@ -198,7 +201,7 @@ def test_a_graph_runs_pinned_with_two_threads(tiny_bundle: Path) -> None:
     cores = usable_cores()
     pair = (cores[0], cores[-1])
     path = tiny_bundle / "target" / "int8" / "integer-probe.onnx"
-    session = load(path, threads=2, cores=pair, share_cpu=True)
+    session = load(path, threads=2, cores=pair, sharing="at once")
     with pinned(pair[0]):
         product, _ = session.run(None, {"bytes": np.full((3, 256), 128, np.uint8)})
     assert (product == 0).all()

@@ -10,14 +10,14 @@ from runtime.errors import UsageError
 from runtime.manifest import Geometry
 
 
-def check_settings(settings: Settings, geometry: Geometry, *, depth: bool = True) -> None:
+def check_settings(settings: Settings, geometry: Geometry, origins: Sequence[int]) -> None:
     """Raise UsageError for settings that a target of `geometry` cannot have.
 
-    depth: whether that many layers are to be found.
+    origins: the target's layers that it may begin as, all or those of an earlier draft.
     """
     layers = geometry.layers
     for flag, asked, most in (
-        ("--depth", settings.depth if depth and not settings.layers else 0, layers),
+        ("--depth", 0 if settings.layers else settings.depth or 0, len(origins)),
         ("--layers", max(settings.layers, default=0), layers - 1),
         ("--lenses", max(settings.lenses, default=0), layers - 1),
         ("--head-width", settings.head_width, geometry.vocabulary),
@@ -27,6 +27,10 @@ def check_settings(settings: Settings, geometry: Geometry, *, depth: bool = True
                 f"{flag} asks for {asked}, where {most} is the most: the target has {layers} "
                 f"layers and {geometry.vocabulary} tokens."
             )
+    if missing := sorted(set(settings.layers) - set(origins)):
+        raise UsageError(
+            f"--layers asks for {missing[0]}, and the draft to begin as has {list(origins)}."
+        )
     if 0 in settings.lenses:
         raise UsageError("--lenses counts the layers that the target has run: 1 is the first.")
     widths = (geometry.hidden, geometry.heads * geometry.head_size, geometry.intermediate)

@@ -24,8 +24,9 @@ examples:
       a draft of half the layers, from nothing; hours on a few cores
   mirror-export distill --target smollm2-135m --out work/draft --corpus models/smollm2-135m-corpus
       the same from answers that are there; scripts/train_draft.sh makes the shipped one so
-  mirror-export distill --target model.gguf --out work/small --depth 4 --tokens 300000
-      a quick, shallow draft of another model
+  mirror-export distill --target smollm2-135m --out work/small \\
+      --from work/draft/draft.safetensors --depth 8 --tokens-per-pass 3
+      a shallow draft, which begins as the best layers of a deep one
   mirror-export distill --target smollm2-135m --out work/try --prompts 8 --begun 0 --held-out 6 \\
       --max-new-tokens 16 --depth 2 --tokens 3000
       a trial of every stage, in minutes
@@ -63,7 +64,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     draft = parser.add_argument_group("the draft")
     layers = draft.add_mutually_exclusive_group()
-    _number(layers, "--depth", "how many layers it has; which, is found out")
+    _number(
+        layers,
+        "--depth",
+        "how many layers it has; which, is found out (default: half of the target's, or all of "
+        "an earlier draft's)",
+    )
     layers.add_argument(
         "--layers",
         type=_numbers,
@@ -71,12 +77,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="I,J,…",
         help="or: which of the target's layers it begins as, counted from 0",
     )
-    layers.add_argument(
+    draft.add_argument(
         "--from",
         dest="initial",
         type=Path,
         metavar="DRAFT",
-        help="or: begin as an earlier draft of the same target",
+        help="begin as an earlier draft of the same target, or as some of its layers",
     )
     _number(draft, "--head-width", "how many of the most used tokens it can name")
     _number(draft, "--tokens-per-pass", "how many tokens one forward pass predicts")
@@ -161,7 +167,7 @@ def _number(
     group: argparse._ArgumentGroup, flag: str, text: str, kind: Callable[[str], float] = int
 ) -> None:
     usual = getattr(Settings(target=""), flag.removeprefix("--").replace("-", "_"))
-    text = f"{text} (default: {usual})"
+    text = text if usual is None else f"{text} (default: {usual})"
     group.add_argument(flag, type=kind, default=argparse.SUPPRESS, metavar="N", help=text)
 
 

@@ -78,9 +78,17 @@ class Project:
         self._device, self._workers = torch.device(device), workers
         self._say = say
         self._target: Model = read_target(bundle)
-        check_settings(settings, self._target.geometry, depth=initial is None)
-        if initial is not None:  # told now, not after the answers
-            draft_file.load(initial, self._target, target_sha256=self._source.sha256)
+        if initial is None:
+            self._beginning, self._origins = self._target, [*range(self._target.geometry.layers)]
+            usual = max(1, len(self._origins) // 2)
+        else:
+            self._beginning = draft_file.load(
+                initial, self._target, target_sha256=self._source.sha256
+            )
+            self._origins = draft_file.began_as(initial)
+            usual = len(self._origins)
+        self._depth = settings.depth or usual
+        check_settings(settings, self._target.geometry, self._origins)
         out.mkdir(parents=True, exist_ok=True)
         self._check_folder()
 
@@ -148,47 +156,44 @@ class Project:
         files = self.corpus_files()
         if all(teacher.states_file(file, folder).exists() for file in files):
             return
-        teacher.keep_states(self._teacher(), files, folder, self.tell)
+        teacher.keep_states(self._decoder(self._target), files, folder, self.tell)
 
     def trainer(self, records: Sequence[Record], states: Tensor) -> Trainer:
-        """A student that begins as some of the target's layers, ready to train."""
+        """A student that begins as some layers of its beginning, ready to train."""
         settings = self._settings
         counts = counted(records, self._target.geometry.vocabulary)
         head_tokens = torch.from_numpy(most_used(counts, settings.head_width))
+        masks = settings.tokens_per_pass - 1
         return Trainer(
-            self._student(records, head_tokens).to(self._device),
+            begin_as(self._beginning, self._layers(records, head_tokens), masks=masks).to(
+                self._device
+            ),
             records,
             states,
             head_tokens,
             settings,
         )
 
-    def _student(self, records: Sequence[Record], head_tokens: Tensor) -> Decoder:
-        """An earlier draft, or some of the target's layers."""
-        masks = self._settings.tokens_per_pass - 1
-        if self._initial is None:
-            return Decoder(self._target, self._layers(records, head_tokens), masks=masks)
-        draft = draft_file.load(self._initial, self._target, target_sha256=self._source.sha256)
-        layers = draft_file.began_as(self._initial)
-        self._place("layers.json").write_text(json.dumps(layers), encoding="utf-8")
-        return begin_as(draft, masks=masks)
-
     def _layers(self, records: Sequence[Record], head_tokens: Tensor) -> list[int]:
-        """The target's layers that the student begins as: those asked for, or the best found."""
+        """The layers of its beginning that the student takes: those asked for, or the best found.
+
+        layers.json names them by the layers of the target that they began as.
+        """
         path = self._place("layers.json")
         if not path.exists():
-            layers = list(self._settings.layers)
-            if not layers:
-                layers = best_layers(
-                    self._teacher(),
+            layers = list(self._settings.layers or self._origins)
+            if not self._settings.layers and self._depth < len(self._origins):
+                places = best_layers(
+                    self._decoder(self._beginning),
                     _sample(records, PRUNING_TOKENS),
                     head_tokens,
-                    self._settings.depth,
+                    self._depth,
                     self.tell,
                 )
+                layers = [self._origins[place] for place in places]
             path.write_text(json.dumps(layers), encoding="utf-8")
         found: list[int] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        return [self._origins.index(layer) for layer in found]
 
     def save_draft(self, trainer: Trainer, path: Path) -> None:
         """The student as a draft file, which the export builds into bundles."""
@@ -228,7 +233,7 @@ class Project:
         if not self._settings.lenses or path.exists():
             return
         lenses = train_lenses(
-            self._teacher(),
+            self._decoder(self._target),
             _sample(records, self._settings.lens_tokens),
             self._settings.lenses,
             head_tokens,
@@ -253,9 +258,8 @@ class Project:
         with self._place("log.txt").open("a", encoding="utf-8") as stream:
             stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
-    def _teacher(self) -> Decoder:
-        layers = range(self._target.geometry.layers)
-        return Decoder(self._target, layers).eval().to(self._device)
+    def _decoder(self, model: Model) -> Decoder:
+        return Decoder(model, range(model.geometry.layers)).eval().to(self._device)
 
     def _place(self, name: str, *, folder: bool = False) -> Path:
         path = self._out / name

@@ -34,8 +34,8 @@ MOST = {"tokens_per_pass": MOST_TOKENS_PER_PASS, "rate": 1, "masks_from": 1, "bl
 class Settings:
     """What a distillation is; see `python -m export distill --help` for each.
 
-    layers: the target's layers to begin as; empty to find `depth` of them. Raises UsageError for
-    what no target can have.
+    layers: the target's layers to begin as; empty to find `depth` of them. depth: None for half of
+    the target's, or all of an earlier draft's. Raises UsageError for what no target can have.
     """
 
     target: str
@@ -46,7 +46,7 @@ class Settings:
     context: int = 768
     precision: str = "int8"
     layers: tuple[int, ...] = ()
-    depth: int = 15
+    depth: int | None = None
     head_width: int = 16384
     tokens_per_pass: int = 5
     tokens: int = 4_000_000
@@ -62,7 +62,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value, most = getattr(self, name), MOST.get(name, math.inf)
-            if not least <= value <= most:
+            if value is not None and not least <= value <= most:
                 bounds = f"{least} to {most}" if name in MOST else f"{least} or more"
                 raise UsageError(f"{_flag(name)} is {value}; it must be {bounds}.")
         for name in ("layers", "lenses"):

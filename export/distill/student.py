@@ -1,5 +1,6 @@
 """From a model of the export to a student that is trained, and back."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,13 @@ from export.distill.decoder import MATRICES, NORMS, Decoder
 from export.model import Model
 
 
-def begin_as(draft: Model, *, masks: int) -> Decoder:
-    """A student that begins as an earlier draft; masks it did not have begin anew."""
-    student = Decoder(draft, range(draft.geometry.layers), masks=masks)
-    known = torch.tensor(draft.weights.get("masks", np.empty((0, draft.geometry.hidden))))[:masks]
+def begin_as(model: Model, layers: Sequence[int], *, masks: int) -> Decoder:
+    """A student that begins as some layers of a target or of an earlier draft.
+
+    Masks that the model does not have begin anew.
+    """
+    student = Decoder(model, layers, masks=masks)
+    known = torch.tensor(model.weights.get("masks", np.empty((0, model.geometry.hidden))))[:masks]
     with torch.no_grad():
         student.masks[: len(known)] = known
     return student

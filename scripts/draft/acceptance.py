@@ -164,7 +164,7 @@ def new_worker(manifest: Manifest, setting: Setting, *, threads: int) -> DraftWo
         per_pass=setting.tokens_per_pass,
         threads=threads,
         context=context_of(manifest),
-        share_cpu=True,
+        sharing="at once",
     )
     return DraftWorker(
         make,

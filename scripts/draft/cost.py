@@ -51,9 +51,9 @@ def _beside(manifest: Manifest, provider: str, threads: int, repeats: int) -> di
         provider=provider,
         threads=threads,
         context=context_of(manifest),
-        share_cpu=True,
+        sharing="at once",
     )
-    target = open_target(manifest, threads=threads, share_cpu=True)
+    target = open_target(manifest, threads=threads, sharing="at once")
     per_pass = tokens_per_pass(manifest)
     graph = choose_graph(manifest, draft_role(manifest), provider)
     text = _text(manifest, LENGTH + max(per_pass, ROWS))
