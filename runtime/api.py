@@ -35,7 +35,7 @@ def open_session(
     precision: str = "int8",
     draft: str | None = None,
     strategy: str | None = None,
-    num_draft_tokens: int = 4,
+    num_draft_tokens: int | None = None,
     draft_tokens_per_pass: int | None = None,
     context_length: int | None = None,
     threads: int | None = None,
@@ -53,10 +53,11 @@ def open_session(
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
 
     draft: by default the draft model, left out where the bundle has none or memory is short.
-    strategy: mirror where there is a draft, else autoregressive. draft_tokens_per_pass: as many as
-    the draft model was trained for. context_length: tokens, at most the model's own. threads,
-    draft_threads: by default the cores are shared out. verify: hash also the files that are
-    unchanged since they were last hashed.
+    strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: one less than a
+    draft model gives in a pass, as that gives the guess after them too; 4 where it gives one.
+    draft_tokens_per_pass: as many as the draft model was trained for. context_length: tokens, at
+    most the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
+    also the files that are unchanged since they were last hashed.
     Raises UsageError for settings that do not go together, ProviderError for a device that cannot
     be used, BundleError or BuildError when there is no bundle to be had.
     """
@@ -137,7 +138,7 @@ class Session:
             "draft": models.draft,
             "draft_model": models.draft_manifest.name if models.draft == "model" else None,
             "draft_left_out": models.draft_left_out,
-            "num_draft_tokens": self._models.settings.num_draft_tokens,
+            "num_draft_tokens": models.num_draft_tokens,
             "draft_tokens_per_pass": models.draft_tokens_per_pass,
             "context_length": models.context,
             "threads": models.layout.threads,
@@ -245,7 +246,7 @@ class Session:
         if name == "autoregressive" or self._models.worker is None:
             return Autoregressive()
         kind = Mirror if name == "mirror" else Speculative
-        return kind(self._models.worker, num_draft_tokens=self._models.settings.num_draft_tokens)
+        return kind(self._models.worker, num_draft_tokens=self._models.num_draft_tokens)
 
     def _metrics(
         self, strategy: Strategy, sampling: Sampling, tokens: NDArray[np.int64]

@@ -114,9 +114,8 @@ def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--num-draft-tokens",
         type=integer(least=1),
-        default=4,
         metavar="N",
-        help="length of a guess (default: %(default)s)",
+        help="length of a guess (default: one less than the draft model gives in a pass, else 4)",
     )
     group.add_argument(
         "--draft-tokens-per-pass",

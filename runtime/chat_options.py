@@ -47,7 +47,7 @@ class Options:
     precision: str
     draft: str | None
     strategy: str
-    num_draft_tokens: int
+    num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
     temperature: float | None
     top_k: int | None

@@ -16,7 +16,7 @@ from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest
 from runtime.probe import exactness
 from runtime.session import GraphSession
-from runtime.settings import Settings
+from runtime.settings import MOST_DRAFT_TOKENS, Settings
 from runtime.text import Text
 from runtime.worker import DraftWorker
 
@@ -25,6 +25,8 @@ SHARING: dict[str, Sharing] = {
     "speculative": "in turn",
     "mirror": "at once",
 }
+
+USUAL_DRAFT_TOKENS = 4
 
 
 class Models:
@@ -88,6 +90,12 @@ class Models:
         if self.draft != "model":
             return None
         return tokens_per_pass(self.draft_manifest, self.settings.draft_tokens_per_pass)
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """How long a guess is."""
+        usual = (self.draft_tokens_per_pass or 1) - 1 or USUAL_DRAFT_TOKENS
+        return self.settings.num_draft_tokens or min(usual, MOST_DRAFT_TOKENS)
 
     def prepare(self, strategy: str) -> None:
         """Load what a strategy needs and does not find loaded."""

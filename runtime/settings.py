@@ -25,7 +25,7 @@ class Settings:
     draft: str
     needs_draft: bool
     strategy: str
-    num_draft_tokens: int
+    num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
     context_length: int | None
     threads: int | None
@@ -41,7 +41,7 @@ def settle(
     draft: str | None,
     has_draft_model: bool,
     strategy: str | None,
-    num_draft_tokens: int,
+    num_draft_tokens: int | None,
     draft_tokens_per_pass: int | None,
     context_length: int | None,
     threads: int | None,
@@ -71,6 +71,8 @@ def settle(
     if strategy is None:
         strategy = "autoregressive" if kind == "none" else "mirror"
     check_strategy(strategy, kind)
+    if num_draft_tokens is not None:
+        whole("num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS)
     for name, count in (
         ("draft_tokens_per_pass", draft_tokens_per_pass),
         ("context_length", context_length),
@@ -96,9 +98,7 @@ def settle(
         or draft_execution_provider is not None
         or draft_tokens_per_pass is not None,
         strategy=strategy,
-        num_draft_tokens=whole(
-            "num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS
-        ),
+        num_draft_tokens=num_draft_tokens,
         draft_tokens_per_pass=draft_tokens_per_pass,
         context_length=context_length,
         threads=threads,

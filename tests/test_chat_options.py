@@ -9,7 +9,7 @@ from runtime.sampling import Sampling
 def test_defaults() -> None:
     options = parse([])
     assert (options.model, options.precision, options.draft) == ("smollm2-135m", "int8", None)
-    assert (options.strategy, options.num_draft_tokens) == ("mirror", 4)
+    assert (options.strategy, options.num_draft_tokens) == ("mirror", None)
     assert (options.prompt, options.seed, options.max_new_tokens, options.stop) == (
         None, None, None, (),
     )  # fmt: skip

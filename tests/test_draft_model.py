@@ -167,6 +167,7 @@ def test_masks_that_a_graph_does_not_have_never_change_the_text(
     for asked in (None, 1):
         with open_session(folder, draft_tokens_per_pass=asked, **settings) as session:
             assert session.settings["draft_tokens_per_pass"] == (asked or 3)
+            assert session.settings["num_draft_tokens"] == (4 if asked else 2)
             texts.append("".join(session.generate("the sea", Sampling(), max_new_tokens=12)))
     assert texts[0] == texts[1]
     with pytest.raises(UsageError, match="gives 1 to 3 tokens in a pass"):

@@ -155,7 +155,7 @@ def test_sampling_by_numbers_that_are_none(name: str) -> None:
         ("precision", [None, 5, [], "fp99"]),
         ("draft", [5, [], "magic"]),
         ("strategy", [5, Anything(), True, "fast"]),
-        ("num_draft_tokens", [None, "4", 4.5, 2.0, math.nan, math.inf, True, -1, 10**30]),
+        ("num_draft_tokens", ["4", 4.5, 2.0, math.nan, math.inf, True, -1, 10**30]),
         ("context_length", ["8", 8.5, 16.0, math.nan, math.inf, True, -1, 0, 10**30]),
         ("threads", [0, -1, 1.5, math.nan, math.inf, "1", True, 10**30]),
         ("draft_threads", [0, 1.5, "1", 10**30]),
