@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from export.distill import kept, training
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
-from export.distill.settings import Aim, Settings
+from export.distill.settings import Aim, Optimizer, Settings
 from export.distill.teacher import think
 from export.distill.training import Trainer, counted, train
 from runtime.errors import BuildError
@@ -32,12 +32,14 @@ def trainer(
     aim: Aim = "kl",
     masks_from: float = 0.0,
     records: Sequence[Record] = RECORDS,
+    optimizer: Optimizer = "adamw",
 ) -> Trainer:
     target = random_target()
     settings = Settings(
         "tiny",
         tokens=tokens,
         batch_tokens=120,
+        optimizer=optimizer,
         rate=3e-3,
         masks_from=masks_from,
         blocks=0.2,
@@ -59,9 +61,11 @@ def same(one: Trainer, other: Trainer) -> bool:
     )
 
 
-@pytest.mark.parametrize("aim", ["kl", "sharp", "tv"])
-def test_the_loss_falls_and_agreement_rises(aim: Aim) -> None:
-    found = trainer(3 * ALL, aim=aim, masks=1)
+@pytest.mark.parametrize(
+    ("aim", "optimizer"), [("kl", "adamw"), ("kl", "muon"), ("sharp", "adamw"), ("tv", "adamw")]
+)
+def test_the_loss_falls_and_agreement_rises(aim: Aim, optimizer: Optimizer) -> None:
+    found = trainer(3 * ALL, aim=aim, masks=1, optimizer=optimizer)
     losses = [state.loss for state in found.steps()]
     assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5])
     assert len(found.state.agreement) == 2
@@ -69,8 +73,9 @@ def test_the_loss_falls_and_agreement_rises(aim: Aim) -> None:
     assert found.done
 
 
-def test_every_place_learns_and_all_layers_with_it() -> None:
-    found = trainer(2 * ALL)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_every_place_learns_and_all_layers_with_it(optimizer: Optimizer) -> None:
+    found = trainer(2 * ALL, optimizer=optimizer)
     before = weights(found)
     assert list(found.steps())
     assert all(not torch.equal(it, before[name]) for name, it in weights(found).items())
@@ -82,9 +87,9 @@ def test_a_whole_model_has_nothing_to_learn_at_the_first_place() -> None:
     assert state.loss < 1e-3
 
 
-@pytest.mark.parametrize("stop", [1, 7])
-def test_going_on_is_as_going_through(stop: int, tmp_path: Path) -> None:
-    through, begun, resumed = (trainer(2 * ALL) for _ in range(3))
+@pytest.mark.parametrize(("stop", "optimizer"), [(1, "adamw"), (7, "adamw"), (7, "muon")])
+def test_going_on_is_as_going_through(stop: int, optimizer: Optimizer, tmp_path: Path) -> None:
+    through, begun, resumed = (trainer(2 * ALL, optimizer=optimizer) for _ in range(3))
     train(through, tmp_path / "through.pt", minutes=None, progress=lambda _: None)
     for state in begun.steps():
         if state.step == stop:
@@ -154,7 +159,7 @@ def test_checkpoints_are_kept_now_and_then_and_progress_told(
 
 def test_the_rate_rises_holds_and_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "WARM_UP", 4)
-    found = trainer(3 * ALL, layers=(0,), masks=0)
+    found = trainer(3 * ALL, layers=(0,), masks=0, optimizer="muon")
     rates: list[float] = []
 
     def keep(optimizer: torch.optim.Optimizer, *_: object) -> None:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from export.distill.settings import Aim, Settings
+from export.distill.settings import Aim, Optimizer, Settings
 from runtime.chat_flags import integer
 from runtime.errors import UsageError
 
@@ -99,6 +99,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=_minutes, help="or: stop after so long; go on another time"
     )
     _number(training, "--batch-tokens", "tokens of a step")
+    training.add_argument(
+        "--optimizer",
+        choices=get_args(Optimizer),
+        default=argparse.SUPPRESS,
+        help="of the matrices; all else learns by AdamW (default: adamw)",
+    )
     _number(training, "--rate", "the peak learning rate", float)
     _number(training, "--masks-from", "the share of the budget after which masks are tried", float)
     _number(training, "--blocks", "at what share of the places they are tried then", float)

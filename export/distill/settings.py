@@ -8,6 +8,7 @@ from runtime.errors import UsageError
 from runtime.manifest import MOST_TOKENS_PER_PASS
 
 Aim = Literal["kl", "sharp", "tv"]
+Optimizer = Literal["adamw", "muon"]
 
 TOP = 5  # a student's first choices that are looked at
 LEAST = {
@@ -50,8 +51,9 @@ class Settings:
     head_width: int = 16384
     tokens_per_pass: int = 5
     tokens: int = 4_000_000
-    batch_tokens: int = 4096
-    rate: float = 2e-3
+    batch_tokens: int = 2048
+    optimizer: Optimizer = "adamw"
+    rate: float = 1.5e-3
     masks_from: float = 0.7
     blocks: float = 0.1
     aim: Aim = "kl"

@@ -1,7 +1,7 @@
 """Training: the student learns the target's next-token distribution, a step at a time.
 
-Matrices learn by Muon (Jordan et al. 2024), the rest by AdamW; the rate rises, holds, and falls to
-a twentieth over the last part of the budget. All that a step needs is in a checkpoint, written now
+All learn by AdamW, or matrices by Muon (Jordan et al. 2024); the rate rises, holds, and falls to a
+twentieth over the last part of the budget. All that a step needs is in a checkpoint, written now
 and then and when the work is interrupted, so that the same command goes on where it stopped.
 """
 
@@ -71,16 +71,7 @@ class Trainer:
             )
         self._device = student.embedding.device
         self._head = student.head(head_tokens)
-        matrices = [each for each in student.layers.parameters() if each.ndim == 2]
-        others = [each for each in student.layers.parameters() if each.ndim == 1]
-        self._optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
-                matrices, lr=settings.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
-            ),
-            torch.optim.AdamW(
-                [*others, student.norm, student.masks], lr=settings.rate, weight_decay=0.0
-            ),
-        ]
+        self._optimizers = _optimizers(student, settings)
 
     @property
     def done(self) -> bool:
@@ -182,6 +173,30 @@ class Trainer:
                 own, target = (each[rows] @ self._head.T for each in (hidden, aims))
                 share = (own.argmax(-1) == target.argmax(-1)).float().mean().item()
                 state.agreement[place] = _mean(state.agreement[place], share)
+
+
+def _optimizers(student: Decoder, settings: Settings) -> list[torch.optim.Optimizer]:
+    """What learns the student's parameters: AdamW, and Muon for the layers' matrices if asked."""
+    named = dict(student.named_parameters())
+    matrices = [
+        name
+        for name, each in named.items()
+        if settings.optimizer == "muon" and name.startswith("layers.") and each.ndim == 2
+    ]
+    others = [each for name, each in named.items() if name not in matrices]
+    made: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(others, lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    ]
+    if matrices:
+        made.append(
+            torch.optim.Muon(
+                [named[name] for name in matrices],
+                lr=settings.rate,
+                weight_decay=0.0,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    return made
 
 
 def _mean(before: float, now: float) -> float:
