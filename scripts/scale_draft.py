@@ -4,12 +4,14 @@
         --depths 4,8,12,15,20 --tokens 60000,120000,240000,480000
 
 Each point is a training of its own, with its own schedule, by `python -m export distill`; one that
-is there is not made again. Depths are compared at the first number of tokens but one, tokens at
+is there is not made again. The shallowest finds out in which order the target's layers are left out
+best, and the others follow it. Depths are compared at the first number of tokens but one, tokens at
 --at-depth. Writes WORK/scale.json, and a drawing to --draw.
 """
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -34,35 +36,54 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, metavar="FILE.svg")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    middle = sorted(options.tokens)[1]
+    middle, shallowest = sorted(options.tokens)[1], min(options.depths)
+    _train(options, shallowest, middle, ["--depth", str(shallowest)])
+    log = _folder(options, shallowest, middle) / "log.txt"
+    left_out = order_left_out(log.read_text(encoding="utf-8"))
+    count = shallowest + len(left_out)
+
+    def train(depth: int, tokens: int) -> dict[str, float]:
+        layers = sorted(set(range(count)) - set(left_out[: count - depth]))
+        return _train(options, depth, tokens, ["--layers", ",".join(map(str, layers))])
+
     found: dict[str, Any] = {
         "depths_at_tokens": middle,
         "tokens_at_depth": options.at_depth,
-        "depths": [_train(options, depth, middle) for depth in options.depths],
-        "tokens": [_train(options, options.at_depth, tokens) for tokens in options.tokens],
+        "depths": [train(depth, middle) for depth in options.depths],
+        "tokens": [train(options.at_depth, tokens) for tokens in options.tokens],
     }
     (options.work / "scale.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
     if options.draw:
         options.draw.write_text(draw(found), encoding="utf-8")
 
 
-def _train(options: argparse.Namespace, depth: int, tokens: int) -> dict[str, float]:
+def order_left_out(log: str) -> list[int]:
+    """The target's layers in the order in which a distillation left them out, by its log."""
+    return [int(layer) for layer in re.findall(r" without layer (\d+): ", log)]
+
+
+def _folder(options: argparse.Namespace, depth: int, tokens: int) -> Path:
+    folder: Path = options.work / f"depth-{depth}-tokens-{tokens}"
+    return folder
+
+
+def _train(
+    options: argparse.Namespace, depth: int, tokens: int, layers: Sequence[str]
+) -> dict[str, float]:
     """One training; its depth, tokens, and agreement over all kinds of held-out prompts."""
-    folder = options.work / f"depth-{depth}-tokens-{tokens}"
+    folder = _folder(options, depth, tokens)
     result = folder / "evaluation.json"
     if not result.exists():
         folder.mkdir(exist_ok=True)
-        states, held_out = (
-            options.work / "states",
-            options.work / HELD_OUT,
-        )  # the same for every run
+        # The same for every run.
+        states, held_out = options.work / "states", options.work / HELD_OUT
         states.mkdir(exist_ok=True)
         if not (folder / states.name).exists():
             (folder / states.name).symlink_to(states.resolve())
         if held_out.exists():
             shutil.copy(held_out, folder)
         command = [sys.executable, "-m", "export", "distill", "--target", options.target]
-        command += ["--out", str(folder), "--corpus", str(options.corpus), "--depth", str(depth)]
+        command += ["--out", str(folder), "--corpus", str(options.corpus), *layers]
         command += ["--tokens", str(tokens), "--tokens-per-pass", "1"]
         subprocess.run(command, check=True)
         shutil.copy(folder / HELD_OUT, options.work)

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scripts.scale_draft import HEIGHT, MARGIN, WIDTH, draw
+from scripts.scale_draft import HEIGHT, MARGIN, WIDTH, draw, order_left_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -33,6 +33,15 @@ def test_points_stand_where_their_numbers_are(drawing: ElementTree.Element) -> N
     assert lines[0][2] == f"{right:.1f},{bottom - high * 0.5:.1f}"
     assert lines[1][2] == f"{right:.1f},{bottom - high * 0.7:.1f}"
     assert lines[2][1] == f"{WIDTH + right:.1f},{bottom - high * 0.5:.1f}"
+
+
+def test_the_order_is_read_from_a_log() -> None:
+    log = (
+        "2026-11-30 02:11:55 without layer 17: 0.168, 29 are left\n"
+        "2026-11-30 02:12:14 without layer 4: 0.308, 28 are left\n"
+        "2026-11-30 02:12:20 step 1, 0.002 M tokens: loss 4.1\n"
+    )
+    assert order_left_out(log) == [17, 4]
 
 
 def test_every_point_says_its_share(drawing: ElementTree.Element) -> None:
