@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -221,3 +223,27 @@ def test_groups_are_of_a_size_and_talks_of_a_length_stand_together() -> None:
     assert lengths == sorted(lengths)
     assert {prompt for each in found for prompt in each.prompts} == set(prompts)
     assert groups([], 0, Path("corpus"), seed=0) == []
+
+
+def test_a_writer_ends_with_the_program_that_began_it(tmp_path: Path) -> None:
+    script = tmp_path / "begin.py"
+    script.write_text(
+        "import multiprocessing, threading, time\n"
+        "from export.distill.answers import end_with_parent\n"
+        "def write():\n"
+        "    threading.Thread(target=end_with_parent, daemon=True).start()\n"
+        "    print('writing', flush=True)\n"
+        "    time.sleep(120)\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.get_context('spawn').Process(target=write).start()\n"
+        "    time.sleep(120)\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, env=environment, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "writing\n"
+        program.kill()
+        assert program.communicate(timeout=60)[0] == ""  # the pipe is open as long as either lives

@@ -53,6 +53,8 @@ def test_a_missing_torch_is_named(
         (["--depth", "0"], "--depth is 0; it must be 1 or more."),
         (["--depth", "3", "--layers", "1,2"], "argument --layers: not allowed with argument"),
         (["--layers", "1,x"], "argument --layers: '1,x' is no list of numbers"),
+        (["--layers", "0,0"], "--layers must be numbers from 0 up, in ascending order"),
+        (["--lenses", "3,1"], "--lenses must be numbers from 0 up, in ascending order"),
         (["--layers=-1,2"], "--layers must be numbers from 0 up"),
         (["--lenses", ""], "argument --lenses: '' is no list of numbers"),
         (["--rate", "nan"], "--rate is nan; it must be 0 to 1."),

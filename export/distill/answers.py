@@ -6,13 +6,15 @@ its chat template gives a user (Xu et al. 2024, Magpie).
 """
 
 import itertools
+import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 
@@ -112,6 +114,13 @@ def write(
             raise
 
 
+def end_with_parent() -> None:
+    """Wait for the parent process to end, however it does, and end this one."""
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
+
+
 def _graph(manifest: Manifest, precision: str) -> Graph:
     """The target's graph that writes, with others of several lanes."""
     graph = choose_graph(manifest, "target", "CPU", precision)
@@ -150,8 +159,9 @@ class Writer:
 
     @staticmethod
     def start(*setup: object) -> None:
-        """What a new process does first; an interruption ends it without a word."""
+        """What a new process does first; an interruption, or its parent's end, ends it silently."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        Thread(target=end_with_parent, daemon=True).start()
         Writer.own = Writer(*setup)  # type: ignore[arg-type]
 
     @staticmethod

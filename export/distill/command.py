@@ -189,6 +189,6 @@ def _minutes(text: str) -> float:
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
