@@ -6,7 +6,7 @@ import torch
 
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
-from export.distill.evaluate import agreement
+from export.distill.evaluate import EXIT_TOPS, agreement, lens_agreement
 from export.model import Model
 from tests.students import VOCABULARY, in_float32, random_records, random_target, rows
 
@@ -74,3 +74,26 @@ def test_places_that_no_text_reaches_count_nothing() -> None:
     found = agreement(Decoder(random_target(), [0], masks=2), [record], EVERY)
     assert found.tokens == (1, 0, 0)
     assert found.first[1:] == found.among_five[1:] == (0.0, 0.0)
+
+
+def test_a_lens_is_counted_as_by_hand() -> None:
+    target = random_target()
+    teacher = in_float32(Decoder(target, range(3)))
+    head_tokens = torch.arange(0, VOCABULARY, 2)
+    records = written(target, 9)
+    turned = torch.eye(32).flip(0)
+    found = lens_agreement(teacher, {3: torch.eye(32), 1: turned}, records, head_tokens)
+    counts = {1: np.zeros(len(EXIT_TOPS)), 3: np.zeros(len(EXIT_TOPS))}
+    for record in records:
+        text = record.tokens.tolist()
+        with torch.no_grad():
+            states = teacher.states(rows(text))
+            for layer, lens in ((1, turned), (3, torch.eye(32))):
+                read = teacher.normed(states[layer][0] @ lens.T) @ teacher.head(head_tokens).T
+                ranked = head_tokens[read.argsort(descending=True)].tolist()
+                for place in range(record.start, len(text)):
+                    counts[layer] += [text[place] in ranked[place - 1][:top] for top in EXIT_TOPS]
+    tokens = sum(len(each.tokens) - each.start for each in records)
+    for layer, due in counts.items():
+        assert found[layer] == pytest.approx(due / tokens)
+    assert found[3][-1] > found[1][-1]

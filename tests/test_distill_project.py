@@ -40,7 +40,7 @@ FLAGS = {
 STAYS = {
     "answers": ["corpus/answers-0000.npz", "corpus/answers-0001.npz", "held-out.npz"],
     "states": ["states/answers-0000.states.pt", "states/answers-0001.states.pt"],
-    "ends": ["draft.safetensors", "lenses.safetensors", "evaluation.json"],
+    "ends": ["draft.safetensors", "lenses.safetensors", "evaluation.json", "lenses.json"],
     "more": ["settings.json", "layers.json", "checkpoint.pt", "log.txt"],
 }
 
@@ -126,6 +126,8 @@ def test_every_stage_stays(done: Path) -> None:
     found = json.loads((done / "evaluation.json").read_text(encoding="utf-8"))
     assert list(found) == ["multi_turn", "qa", "all"]
     assert [len(shares) for shares in found["all"].values()] == [3, 3, 3]
+    read = json.loads((done / "lenses.json").read_text(encoding="utf-8"))
+    assert [len(read[name]["1"]) for name in ("tuned", "plain")] == [5, 5]
     log = (done / "log.txt").read_text(encoding="utf-8")
     assert "6 prompts, and 2 conversations for it to begin" in log
     assert "all: agreement " in log

@@ -1,18 +1,20 @@
 """How often a student names the very token that the target wrote, place by place."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812  (its usual name)
 from torch import Tensor
 
-from export.distill.batches import batch
+from export.distill.batches import batch, padded
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder
 from export.distill.settings import TOP
 
 TOGETHER = 8  # records of a pass
+EXIT_TOPS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,43 @@ def agreement(
         tuple((counts[1] / total).tolist()),
         tuple((counts[2] / total).tolist()),
     )
+
+
+@torch.inference_mode()
+def lens_agreement(
+    teacher: Decoder,
+    lenses: Mapping[int, Tensor],
+    records: Sequence[Record],
+    head_tokens: Tensor,
+) -> dict[int, tuple[float, ...]]:
+    """Shares of the answers' tokens among the first 1, 2, 4, 8, 16 that each layer's lens reads.
+
+    lenses [hidden, hidden] by how many layers the teacher has run.
+    """
+    head_tokens = head_tokens.to(teacher.embedding.device)
+    head = teacher.head(head_tokens)
+    found = {layer: torch.zeros(len(EXIT_TOPS)) for layer in lenses}
+    count = 0
+    for group, _ in _groups(records):
+        rows, real = padded([record.tokens for record in group], head.device)
+        places = np.cumsum([0, *(len(record.tokens) for record in group)])
+        before = np.concatenate(
+            [
+                np.arange(place + record.start - 1, place + len(record.tokens) - 1)
+                for place, record in zip(places[:-1], group, strict=True)
+            ]
+        )
+        text = np.concatenate([record.tokens for record in group])
+        due = torch.from_numpy(text[before + 1]).to(head.device)[:, None]
+        chosen = real[torch.from_numpy(before).to(head.device)]
+        states = teacher.states(rows)
+        count += len(before)
+        for layer, lens in lenses.items():
+            read = F.linear(states[layer].flatten(0, 1)[chosen], lens.to(head.dtype))
+            best = head_tokens[(teacher.normed(read) @ head.T).topk(EXIT_TOPS[-1]).indices]
+            right = (best == due).cumsum(1)[:, [top - 1 for top in EXIT_TOPS]]
+            found[layer] += right.sum(0).cpu()
+    return {layer: tuple((shares / max(count, 1)).tolist()) for layer, shares in found.items()}
 
 
 def _groups(records: Sequence[Record]) -> Iterator[tuple[list[Record], list[int]]]:

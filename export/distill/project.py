@@ -8,12 +8,13 @@ layers.json     the target's layers that the student began as
 checkpoint.pt   the student, the optimizers and how far they are
 draft.safetensors, lenses.safetensors
 evaluation.json what the student agreed on with the target, by kind of held-out prompt
+lenses.json     how often the lenses read off the target's token, beside the plain layers
 log.txt         all that was said
 """
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from export.distill import answers, corpus, kept, prompts, teacher
 from export.distill.checks import check_records, check_settings
 from export.distill.corpus import Record
 from export.distill.decoder import Decoder, most_used
-from export.distill.evaluate import agreement
+from export.distill.evaluate import EXIT_TOPS, agreement, lens_agreement
 from export.distill.lens import train_lenses
 from export.distill.pruning import best_layers
 from export.distill.settings import Settings
@@ -232,14 +233,16 @@ class Project:
         path = self._place("lenses.safetensors")
         if not self._settings.lenses or path.exists():
             return
+        teacher = self._decoder(self._target)
         lenses = train_lenses(
-            self._decoder(self._target),
+            teacher,
             _sample(records, self._settings.lens_tokens),
             self._settings.lenses,
             head_tokens,
             batch_tokens=self._settings.batch_tokens,
             progress=self.tell,
         )
+        self._evaluate_lenses(teacher, lenses, head_tokens)
         half = self._place(f"half-{path.name}")
         save_file(
             {f"layer.{layer}": as_array(lens).astype(np.float16) for layer, lens in lenses.items()},
@@ -247,6 +250,26 @@ class Project:
             {"target_sha256": self._source.sha256, "licence": self._source.licence},
         )
         half.replace(path)
+
+    def _evaluate_lenses(
+        self, teacher: Decoder, lenses: Mapping[int, Tensor], head_tokens: Tensor
+    ) -> None:
+        """How often a lens reads off the token that the whole target wrote, beside no lens."""
+        records = list(corpus.load([self._place("held-out.npz")]))
+        plain = {layer: torch.eye(len(lens), device=lens.device) for layer, lens in lenses.items()}
+        found = {
+            name: lens_agreement(teacher, of, records, head_tokens)
+            for name, of in (("tuned", lenses), ("plain", plain))
+        }
+        for layer in lenses:
+            told = [
+                f"{name} {' '.join(f'{share:.3f}' for share in shares[layer])}"
+                for name, shares in found.items()
+            ]
+            tops = ", ".join(map(str, EXIT_TOPS))
+            self.tell(f"after {layer} layers, among the first {tops}: {'; '.join(told)}")
+        text = json.dumps(found, indent=2)
+        self._place("lenses.json").write_text(text, encoding="utf-8")
 
     def corpus_files(self) -> list[Path]:
         """The files of answers there are, in their order."""
