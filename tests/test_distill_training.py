@@ -1,5 +1,6 @@
 """Training: the loss falls, budgets hold, and going on is as going through."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -188,6 +189,17 @@ def test_a_place_that_is_never_reached_does_not_count() -> None:
         list(one.steps())
         found.append((weights(one)["masks"] - before).abs().amax(1).gt(0).tolist())
     assert found == [[True, False], [False, False]]
+
+
+def test_a_masks_weight_is_what_it_counts() -> None:
+    found = []
+    for weight in (0.0, 1.0):
+        one = trainer(1)
+        one.settings = dataclasses.replace(one.settings, mask_weight=weight)
+        before = weights(one)["masks"]
+        list(one.steps())
+        found.append(torch.equal(weights(one)["masks"], before))
+    assert found == [True, False]
 
 
 def test_masks_are_tried_after_their_share_of_the_budget() -> None:

@@ -108,6 +108,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _number(training, "--rate", "the peak learning rate", float)
     _number(training, "--masks-from", "the share of the budget after which masks are tried", float)
     _number(training, "--blocks", "at what share of the places they are tried then", float)
+    _number(training, "--mask-weight", "how much a mask counts beside a real token", float)
     training.add_argument(
         "--aim",
         choices=get_args(Aim),

@@ -25,6 +25,7 @@ LEAST = {
     "rate": 0,
     "masks_from": 0,
     "blocks": 0,
+    "mask_weight": 0,
     "lens_tokens": 1,
     "seed": 0,
 }
@@ -56,6 +57,7 @@ class Settings:
     rate: float = 1.5e-3
     masks_from: float = 0.7
     blocks: float = 0.1
+    mask_weight: float = 1.0
     aim: Aim = "kl"
     lenses: tuple[int, ...] = ()
     lens_tokens: int = 200_000

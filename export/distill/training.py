@@ -153,9 +153,10 @@ class Trainer:
         """What each row adds to the accepted length: how often its place is reached [n].
 
         Rows of real tokens stand for the first place; a mask's for as often as all places before
-        it agree, by the running means.
+        it agree, by the running means, times the setting.
         """
         reached = np.cumprod([1.0, *self.state.agreement[:-1]])
+        reached[1:] *= self.settings.mask_weight
         return torch.tensor(reached, dtype=torch.float32, device=self._device)[made.place]
 
     def _pace(self) -> float:
