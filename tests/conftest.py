@@ -16,7 +16,6 @@ from runtime.locate import default_cache_dir
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
-RECIPE = "smollm2-135m"
 
 
 @pytest.fixture(scope="session")
@@ -35,18 +34,28 @@ def tiny_bundle(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def smollm() -> Path:
-    """The reference model's bundle, built by the command line when recipe or builder changed.
+    """The reference model's bundle."""
+    return _built("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def smollm_shallow() -> Path:
+    """The reference model's bundle with its shallow draft."""
+    return _built("smollm2-135m-shallow")
+
+
+def _built(name: str) -> Path:
+    """The bundle of a recipe, built by the command line when recipe or builder changed.
 
     It is kept between runs in MIRROR_SD_TEST_CACHE, by default in the user's cache folder.
     """
     default = default_cache_dir(os.environ, sys.platform) / "test-bundles"
-    cache = Path(os.environ.get("MIRROR_SD_TEST_CACHE", default))
-    folder = cache / f"{RECIPE}-{_builder_hash()}"
+    cache = Path(os.environ.get("MIRROR_SD_TEST_CACHE", default)) / name
+    folder = cache / _builder_hash(name)
     if folder.is_dir():
         return folder
-    for outdated in cache.glob(f"{RECIPE}-*"):
-        shutil.rmtree(outdated, ignore_errors=True)
-    command = [sys.executable, "-m", "export", "recipe", RECIPE, "--out", str(folder)]
+    shutil.rmtree(cache, ignore_errors=True)
+    command = [sys.executable, "-m", "export", "recipe", name, "--out", str(folder)]
     built = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return folder
@@ -63,12 +72,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def _builder_hash() -> str:
+def _builder_hash(name: str) -> str:
     """A hash of everything that decides what a bundle of the recipe holds."""
     recipes = ROOT / "models"
-    plan = find(RECIPE, recipes).plan
+    plan = find(name, recipes).plan
     sources = sorted((ROOT / "export").glob("*.py"))
-    sources += [recipes / f"{RECIPE}.json", ROOT / "runtime" / "manifest.py"]
+    sources += [recipes / f"{name}.json", ROOT / "runtime" / "manifest.py"]
     sources += [file.path for file in (plan.draft, plan.lenses) if file is not None]
     digest = hashlib.sha256()
     for source in sources:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime import open_session
 from runtime.sampling import Sampling
 from scripts.check_equality import (
     ALONE,
@@ -111,3 +112,24 @@ def test_a_difference_would_be_seen(int8: Pair, questions: list[list[int]]) -> N
     other = int8.write(questions[0], ALONE, Sampling(temperature=1.2, seed=2), 8)
     assert list(differences(one, other))
     assert not list(differences(one, one))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_shallow_draft_leaves_the_text_as_it_is(
+    smollm_shallow: Path, tmp_path: Path, temperature: float
+) -> None:
+    settled, rounds = 0.0, 0
+    with open_session(smollm_shallow, cache_dir=tmp_path, draft="model") as session:
+        assert session.settings["num_draft_tokens"] == 2
+        for seed, text in enumerate(("Why is the sky blue?", "Count from one to twenty.")):
+            question = [{"role": "user", "content": text}]
+            texts = []
+            for strategy in ("autoregressive", "speculative", "mirror", "speculative"):
+                session.strategy = strategy
+                sampling = Sampling(temperature=temperature, seed=seed)
+                answer = session.generate(question, sampling, max_new_tokens=TOKENS)
+                texts.append("".join(answer))
+            assert len(set(texts)) == 1
+            rounds += answer.metrics.rounds
+            settled += answer.metrics.rounds * answer.metrics.to_dict()["mean_acceptance_length"]
+    assert settled > 1.2 * rounds
