@@ -72,7 +72,7 @@ class Models:
         self._drafting: Layout | None = None  # what the worker's draft was loaded for
         self._lanes: LaneSession | None = None
         self.layout = self._lay_out(strategy)
-        self.target = self._load_target()
+        self.target = self._load_target(self.layout)
         self.exactness = exactness(
             self.target,
             bundle=manifest.folder,
@@ -104,8 +104,8 @@ class Models:
             strategy = self._settled(strategy, cache)
         layout = self._lay_out(strategy)
         if layout != self.layout:
+            self.target = self._load_target(layout, cache=self.target.cache)
             self.layout = layout
-            self.target = self._load_target(cache=self.target.cache)
         if strategy == "autoregressive":
             return
         if self._drafting != layout:  # its threads are other ones
@@ -227,17 +227,17 @@ class Models:
             sharing=SHARING[strategy] if self.draft == "model" else "alone",
         )
 
-    def _load_target(self, **settings: Any) -> GraphSession[Any]:
+    def _load_target(self, layout: Layout, **settings: Any) -> GraphSession[Any]:
         try:
             return open_graph(
                 self.manifest.folder,
                 self._graph,
                 self.manifest.target.geometry,
                 provider=self.settings.provider,
-                threads=self.layout.threads,
-                cores=self.layout.cores,
+                threads=layout.threads,
+                cores=layout.cores,
                 context=self.context,
-                sharing=self.layout.sharing,
+                sharing=layout.sharing,
                 **settings,
             )
         except MemoryError as error:

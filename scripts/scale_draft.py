@@ -35,12 +35,18 @@ def main() -> None:
     parser.add_argument("--at-depth", type=int, default=15)
     parser.add_argument("--draw", type=Path, metavar="FILE.svg")
     options = parser.parse_args()
+    if len(options.tokens) < 2:
+        parser.error("--tokens needs two numbers or more")
+    if options.at_depth < min(options.depths):
+        parser.error("--at-depth is less than all of --depths, the least of which finds the layers")
     options.work.mkdir(parents=True, exist_ok=True)
     middle, shallowest = sorted(options.tokens)[1], min(options.depths)
     _train(options, shallowest, middle, ["--depth", str(shallowest)])
     log = _folder(options, shallowest, middle) / "log.txt"
     left_out = order_left_out(log.read_text(encoding="utf-8"))
     count = shallowest + len(left_out)
+    if max(*options.depths, options.at_depth) > count:
+        parser.error(f"the target has {count} layers")
 
     def train(depth: int, tokens: int) -> dict[str, float]:
         layers = sorted(set(range(count)) - set(left_out[: count - depth]))
@@ -59,7 +65,8 @@ def main() -> None:
 
 def order_left_out(log: str) -> list[int]:
     """The target's layers in the order in which a distillation left them out, by its log."""
-    return [int(layer) for layer in re.findall(r" without layer (\d+): ", log)]
+    found = re.findall(r" without layer (\d+): ", log)
+    return [int(layer) for layer in dict.fromkeys(found)]  # told again after an interruption
 
 
 def _folder(options: argparse.Namespace, depth: int, tokens: int) -> Path:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,28 @@ def test_groups_are_of_a_size_and_talks_of_a_length_stand_together() -> None:
     assert lengths == sorted(lengths)
     assert {prompt for each in found for prompt in each.prompts} == set(prompts)
     assert groups([], 0, Path("corpus"), seed=0) == []
+
+
+def test_an_interruption_ends_the_writers_at_once(tiny_bundle: Path, tmp_path: Path) -> None:
+    wanted = [Wanted(tmp_path / f"{number}.npz", [TWO], 0, number, (0.0,)) for number in range(40)]
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt(line)
+
+    with pytest.raises(KeyboardInterrupt):
+        write(
+            tiny_bundle,
+            wanted,
+            precision="int8",
+            context=CONTEXT,
+            max_new_tokens=TOKENS,
+            workers=1,
+            progress=interrupt,
+        )
+    assert 1 <= len(list(tmp_path.glob("*.npz"))) < 20
+    for writer in active_children():
+        writer.join(60)
+    assert not active_children()
 
 
 def test_a_writer_ends_with_the_program_that_began_it(tmp_path: Path) -> None:

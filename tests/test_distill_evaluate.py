@@ -97,3 +97,5 @@ def test_a_lens_is_counted_as_by_hand() -> None:
     for layer, due in counts.items():
         assert found[layer] == pytest.approx(due / tokens)
     assert found[3][-1] > found[1][-1]
+    narrow = lens_agreement(teacher, {3: torch.eye(32)}, records, head_tokens[:3])
+    assert narrow[3][2] == narrow[3][4]  # there are but three

@@ -13,7 +13,7 @@ import pytest
 
 from export import draft_file, lens_file
 from export.__main__ import main
-from export.distill import answers, corpus, project, training
+from export.distill import answers, corpus, kept, project, training
 from export.distill.answers import Wanted, Writer
 from export.distill.project import Project
 from export.distill.settings import Settings
@@ -208,6 +208,40 @@ def _elsewhere(begin: Callable[..., Project], out: Path) -> None:
         begin(out)
     finally:
         path.write_text(kept, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "layers", ["", "null", "3", '["x"]', "[5]", "[0.5]", "[]", "[0, 1]", "[1, 0]", "{}"]
+)
+def test_layers_that_are_not_of_this_distillation_are_told(
+    layers: str, begin: Callable[..., Project], done: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    begin(out, corpus=done / "corpus", layers=(0,), depth=None)
+    (out / "states").mkdir()
+    for name in ("states/answers-0000.states.pt", "states/answers-0001.states.pt", "held-out.npz"):
+        shutil.copy(done / name, out / name)
+    (out / "layers.json").write_text(layers, encoding="utf-8")
+    with pytest.raises(BuildError, match=r"layers\.json is not of this distillation. Remove it"):
+        begin(out, corpus=done / "corpus", layers=(0,), depth=None).run()
+
+
+def test_files_of_another_target_or_version_are_told(
+    begin: Callable[..., Project], done: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(done, out)
+    corpus.save(out / "held-out.npz", [corpus.Record(np.array([1, 900, 2]), 1, 0.0, "qa")])
+    with pytest.raises(UsageError, match=r"held-out\.npz are of another target: .* token 900"):
+        begin(out).run()
+    shutil.copy(done / "held-out.npz", out)
+    kept.save(out / "states" / "answers-0000.states.pt", {"states": None})
+    with pytest.raises(BuildError, match=r"answers-0000\.states\.pt holds no states. Remove it"):
+        begin(out).run()
+    for content in ("{}", '{"target": "x"}'):
+        (out / "settings.json").write_text(content, encoding="utf-8")
+        with pytest.raises(UsageError, match=r"settings\.json is of another version"):
+            begin(out)
 
 
 def test_a_folder_is_made_only_for_what_can_work(

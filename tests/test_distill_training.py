@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from export.distill import kept, training
 from export.distill.corpus import Record
@@ -129,6 +132,40 @@ def test_an_interruption_leaves_a_checkpoint(tmp_path: Path) -> None:
     again.load(path)
     assert same(again, found)
     assert again.state.step == 1
+
+
+def test_an_interruption_in_a_step_keeps_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.pt"
+    monkeypatch.setattr(training, "CHECKPOINT_S", -1.0)
+    through = trainer(ALL)
+    train(through, tmp_path / "through.pt", minutes=None, progress=lambda _: None)
+    seen: list[object] = []
+
+    def interrupt(*of: object) -> None:
+        seen.append(of)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with (
+        register_optimizer_step_post_hook(interrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        train(trainer(ALL), path, minutes=None, progress=lambda _: None)
+    assert kept.load(path)["state"]["step"] == 2
+    resumed = trainer(ALL)
+    train(resumed, path, minutes=None, progress=lambda _: None)
+    assert same(resumed, through)
+
+
+def test_a_loss_that_is_no_number_ends_it_before_the_step(tmp_path: Path) -> None:
+    found = trainer(ALL)
+    with torch.no_grad():
+        found.student.norm.fill_(float("nan"))
+    with pytest.raises(BuildError, match=r"The loss is nan after 0 steps: .*lower --rate than"):
+        train(found, tmp_path / "x.pt", minutes=None, progress=lambda _: None)
+    assert found.state.step == 0
 
 
 def test_tokens_and_minutes_are_kept_to(tmp_path: Path) -> None:

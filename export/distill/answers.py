@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
@@ -110,6 +110,8 @@ def write(
                 "same command with fewer --workers."
             ) from error
         except BaseException:
+            for writer in active_children():  # or all that is queued would be written first
+                writer.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 

@@ -45,6 +45,8 @@ def check_records(records: Sequence[Record], geometry: Geometry, folder: Path) -
     """Raise UsageError where `records`, from `folder`, are none or not of such a target."""
     if not records:
         raise UsageError(f"There are no answers in {folder}, so there is nothing to train on.")
+    if min(len(record.tokens) for record in records) < 2:
+        raise UsageError(f"{folder} holds a conversation of one token: nothing follows from it.")
     largest = max(int(record.tokens.max()) for record in records)
     longest = max(len(record.tokens) for record in records)
     if largest >= geometry.vocabulary or longest > geometry.context:

@@ -71,7 +71,15 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             data = {name: file[name] for name in ARRAYS}
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        RuntimeError,  # of an encrypted file, or of a newer form
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise BuildError(
             f"{path} is no file of answers that can be read: {error}. Remove it, or fetch it again."
         ) from error

@@ -80,6 +80,7 @@ def lens_agreement(
     """
     head_tokens = head_tokens.to(teacher.embedding.device)
     head = teacher.head(head_tokens)
+    most = min(EXIT_TOPS[-1], len(head_tokens))
     found = {layer: torch.zeros(len(EXIT_TOPS)) for layer in lenses}
     count = 0
     for group, _ in _groups(records):
@@ -98,8 +99,8 @@ def lens_agreement(
         count += len(before)
         for layer, lens in lenses.items():
             read = F.linear(states[layer].flatten(0, 1)[chosen], lens.to(head.dtype))
-            best = head_tokens[(teacher.normed(read) @ head.T).topk(EXIT_TOPS[-1]).indices]
-            right = (best == due).cumsum(1)[:, [top - 1 for top in EXIT_TOPS]]
+            best = head_tokens[(teacher.normed(read) @ head.T).topk(most).indices]
+            right = (best == due).cumsum(1)[:, [min(top, most) - 1 for top in EXIT_TOPS]]
             found[layer] += right.sum(0).cpu()
     return {layer: tuple((shares / max(count, 1)).tolist()) for layer, shares in found.items()}
 

@@ -20,8 +20,16 @@ def load(path: Path, device: torch.device | None = None) -> Any:
     """What `save` wrote, its tensors on `device`; BuildError for a file that is not sound."""
     try:
         return torch.load(path, map_location=device or "cpu")
-    except (RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:
-        what = " ".join(str(error).split())
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        EOFError,
+        pickle.UnpicklingError,
+    ) as error:
+        what = " ".join(str(error).split()) or type(error).__name__
         raise BuildError(
             f"{path} is damaged: {what:.200}. Remove it, and give the same command again."
         ) from error

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ from export.distill.weights import read_target
 from export.heartbeat import heartbeat
 from export.model import Model
 from runtime.bundle_files import file_sha256
-from runtime.errors import UsageError
+from runtime.errors import BuildError, UsageError
 from runtime.manifest import Manifest
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
 
@@ -96,14 +97,10 @@ class Project:
     def run(self, *, minutes: float | None = None) -> Path:
         """All stages; the path of the draft file. minutes: of training, at most, this time."""
         self.write_answers()
-        files = self.corpus_files()
-        records = list(corpus.load(files))
+        records = list(corpus.load(self.corpus_files()))
         check_records(records, self._target.geometry, self._corpus)
         self.hold_out()
-        self.keep_states()
-        states = torch.cat(
-            [kept.load(teacher.states_file(file, self._place("states"))) for file in files]
-        )
+        states = self.keep_states()
         trainer = self.trainer(records, states)
         train(trainer, self._place("checkpoint.pt"), minutes=minutes, progress=self.tell)
         path = self._place("draft.safetensors")
@@ -137,6 +134,7 @@ class Project:
         seed = self._settings.seed
         group = answers.Wanted(self._place("held-out.npz"), asked, 0, seed, (0.0,))
         self._write(f"answer {len(asked)} held-out prompts", [group], HELD_OUT_TOKENS)
+        check_records(list(corpus.load([group.path])), self._target.geometry, group.path)
 
     def _write(self, what: str, groups: Sequence[answers.Wanted], most: int) -> None:
         """Answers of at most `most` tokens, with a sign of life now and then."""
@@ -151,13 +149,22 @@ class Project:
                 progress=self.tell,
             )
 
-    def keep_states(self) -> None:
-        """The target's states at every place of the corpus."""
+    def keep_states(self) -> Tensor:
+        """The target's states at every place of the corpus, [tokens, hidden] bfloat16."""
         folder = self._place("states", folder=True)
         files = self.corpus_files()
-        if all(teacher.states_file(file, folder).exists() for file in files):
-            return
-        teacher.keep_states(self._decoder(self._target), files, folder, self.tell)
+        paths = [teacher.states_file(file, folder) for file in files]
+        if not all(path.exists() for path in paths):
+            teacher.keep_states(self._decoder(self._target), files, folder, self.tell)
+        return torch.cat([self._states(path) for path in paths])
+
+    def _states(self, path: Path) -> Tensor:
+        states = kept.load(path)
+        sound = isinstance(states, Tensor) and states.ndim == 2
+        if not sound or states.dtype != torch.bfloat16:
+            raise BuildError(f"{path} holds no states. Remove it, and give the same command again.")
+        found: Tensor = states
+        return found
 
     def trainer(self, records: Sequence[Record], states: Tensor) -> Trainer:
         """A student that begins as some layers of its beginning, ready to train."""
@@ -192,9 +199,24 @@ class Project:
                     self.tell,
                 )
                 layers = [self._origins[place] for place in places]
-            path.write_text(json.dumps(layers), encoding="utf-8")
-        found: list[int] = json.loads(path.read_text(encoding="utf-8"))
+            self._keep(path.name, layers)
+        found = self._kept_layers()
         return [self._origins.index(layer) for layer in found]
+
+    def _kept_layers(self) -> list[int]:
+        """What layers.json names; BuildError where that cannot be of this distillation."""
+        path = self._place("layers.json")
+        try:
+            found: Any = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        asked = self._settings.layers
+        due = [layer for layer in self._origins if isinstance(found, list) and layer in found]
+        if found != due or (list(asked) != due if asked else len(due) != self._depth):
+            raise BuildError(
+                f"{path} is not of this distillation. Remove it, and give the same command again."
+            )
+        return due
 
     def save_draft(self, trainer: Trainer, path: Path) -> None:
         """The student as a draft file, which the export builds into bundles."""
@@ -203,7 +225,7 @@ class Project:
             path,
             as_model(trainer.student, self._target, trainer.head_tokens),
             self._target,
-            json.loads(self._place("layers.json").read_text(encoding="utf-8")),
+            self._kept_layers(),
             target_sha256=self._source.sha256,
             notes={
                 "licence": self._source.licence,
@@ -225,8 +247,7 @@ class Project:
             self.tell(
                 f"{kind}: agreement {places}, among the first five {shares.among_five[0]:.3f}"
             )
-        text = json.dumps(found, indent=2)
-        self._place("evaluation.json").write_text(text, encoding="utf-8")
+        self._keep("evaluation.json", found)
 
     def train_lenses(self, records: Sequence[Record], head_tokens: Tensor) -> None:
         """Tuned lenses of the target's early exit, if any are asked for."""
@@ -268,8 +289,7 @@ class Project:
             ]
             tops = ", ".join(map(str, EXIT_TOPS))
             self.tell(f"after {layer} layers, among the first {tops}: {'; '.join(told)}")
-        text = json.dumps(found, indent=2)
-        self._place("lenses.json").write_text(text, encoding="utf-8")
+        self._keep("lenses.json", found)
 
     def corpus_files(self) -> list[Path]:
         """The files of answers there are, in their order."""
@@ -284,6 +304,12 @@ class Project:
     def _decoder(self, model: Model) -> Decoder:
         return Decoder(model, range(model.geometry.layers)).eval().to(self._device)
 
+    def _keep(self, name: str, value: object) -> None:
+        """Write JSON; an interruption leaves the file before."""
+        half = self._place(f"half-{name}")
+        half.write_text(json.dumps(value, indent=2), encoding="utf-8")
+        half.replace(self._place(name))
+
     def _place(self, name: str, *, folder: bool = False) -> Path:
         path = self._out / name
         if folder:
@@ -296,14 +322,18 @@ class Project:
         asked["target_sha256"] = self._source.sha256
         asked["from"] = None if self._initial is None else file_sha256(self._initial)
         if not path.exists():
-            path.write_text(json.dumps(asked, indent=2), encoding="utf-8")
+            self._keep(path.name, asked)
             return
         try:
             known = dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise UsageError(f"{path} cannot be read: {error}. Name another folder.") from error
         free = ("tokens",)  # a longer training goes on from the shorter one
-        for name in sorted(known.keys() & asked.keys() - {*free}):
+        if known.keys() != asked.keys():
+            raise UsageError(
+                f"{path} is of another version of this program, or of none: name another folder."
+            )
+        for name in sorted(asked.keys() - {*free}):
             if known[name] != asked[name]:
                 raise UsageError(
                     f"{self._out} holds a distillation with {name} {known[name]!r}, not "

@@ -29,7 +29,13 @@ LEAST = {
     "lens_tokens": 1,
     "seed": 0,
 }
-MOST = {"tokens_per_pass": MOST_TOKENS_PER_PASS, "rate": 1, "masks_from": 1, "blocks": 1}
+MOST = {
+    "tokens_per_pass": MOST_TOKENS_PER_PASS,
+    "rate": 1,
+    "masks_from": 1,
+    "blocks": 1,
+    "seed": 1 << 32,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Trainer:
         """
         self.student, self.head_tokens, self.settings = student, head_tokens, settings
         self.state = State(agreement=[0.5] * (1 + len(student.masks)))
+        self.whole = True  # between two steps: a checkpoint would go on as if nothing had been
         self._records, self._states = records, states
         self._offsets = np.concatenate([[0], np.cumsum([len(each.tokens) for each in records])])
         if not records:
@@ -134,7 +135,13 @@ class Trainer:
         weights = made.weights * self._worth(made)
         weights = weights / weights.sum()
         loss = distance(hidden, aims, weights, self._head, aim=settings.aim)
+        if not torch.isfinite(loss):
+            raise BuildError(
+                f"The loss is {loss.item()} after {state.step} steps: train in another folder, "
+                f"at a lower --rate than {settings.rate:g}."
+            )
         loss.backward()
+        self.whole = False
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = settings.rate * self._pace()
@@ -143,6 +150,7 @@ class Trainer:
         self._learn(made, hidden.detach(), aims, loss.item())
         state.step, state.used = state.step + 1, state.used + 1
         state.tokens += made.tokens
+        self.whole = True
 
     def _masks(self) -> int:
         """How many masks are tried now; none at first, when text teaches more for the time."""
@@ -211,7 +219,10 @@ def train(
     minutes: float | None,
     progress: Callable[[str], None],
 ) -> None:
-    """Train until the budget, or so many minutes, are used up, keeping checkpoints."""
+    """Train until the budget, or so many minutes, are used up, keeping checkpoints.
+
+    An interruption keeps one too, or, in the midst of a step, the one before.
+    """
     if checkpoint.exists():
         trainer.load(checkpoint)
         progress(f"going on after {trainer.state.tokens} tokens")
@@ -231,7 +242,8 @@ def train(
             if minutes is not None and now - started > minutes * 60:
                 break
     finally:
-        trainer.save(checkpoint)
+        if trainer.whole:
+            trainer.save(checkpoint)
 
 
 def _line(state: State, budget: int, speed: float) -> str:
