@@ -17,14 +17,14 @@ distill() {
     python -m export distill --target smollm2-135m --out "$out" --corpus models/smollm2-135m-corpus "$@"
 }
 
-masks="--masks-from 0 --blocks 0.15 --mask-weight 3 --rate 1e-3"
+masks="--masks-from 0 --rate 1e-3"
 # Half of the target's layers, first for the next token, then for those after it.
 distill deep --layers 0,1,2,8,9,10,11,19,20,21,23,24,27,28,29 --head-width 24576 --tokens 1500000 \
-    --optimizer muon --batch-tokens 4096 --rate 2e-3
+    --optimizer muon --batch-tokens 4096 --rate 2e-3 --masks-from 0.7 --blocks 0.1 --mask-weight 1
 distill draft --from "$work/deep/draft.safetensors" --head-width 24576 --tokens 600000 $masks
 # The best layers of that half, the same way.
 distill shallow --from "$work/deep/draft.safetensors" --layers 0,1,11,21,23,24,28,29 --tokens-per-pass 3 \
-    --tokens 1200000 --masks-from 0.4 --blocks 0.15
+    --tokens 1200000 --masks-from 0.4 --mask-weight 1
 distill shallow-draft --from "$work/shallow/draft.safetensors" --tokens-per-pass 3 --tokens 400000 $masks
 distill lenses --layers 0,29 --tokens-per-pass 1 --tokens 0 --lenses 10,15,20,25 --lens-tokens 150000 \
     --batch-tokens 1024

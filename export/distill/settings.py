@@ -61,9 +61,9 @@ class Settings:
     batch_tokens: int = 2048
     optimizer: Optimizer = "adamw"
     rate: float = 1.5e-3
-    masks_from: float = 0.7
-    blocks: float = 0.1
-    mask_weight: float = 1.0
+    masks_from: float = 0.6
+    blocks: float = 0.15
+    mask_weight: float = 3.0
     aim: Aim = "kl"
     lenses: tuple[int, ...] = ()
     lens_tokens: int = 200_000
