@@ -93,6 +93,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="I,J,…",
         help="train tuned lenses too, to read the target after so many layers (default: none)",
     )
+    _number(draft, "--lens-tokens", "of how many tokens of text the lenses learn")
     training = parser.add_argument_group("the training")
     _number(training, "--tokens", "the budget: tokens of text seen, repeats counted")
     training.add_argument(
