@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Thread, active_count
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from export.__main__ import main as export_main
 from runtime import Sampling, Session, errors, open_session
 from runtime.errors import ContextError, ProviderError, UsageError
 from runtime.fused import FusedSession
+from runtime.providers import usable_cores
 from tests import tiny
 
 STRATEGIES = ("autoregressive", "speculative", "mirror")
@@ -172,6 +173,29 @@ def test_the_settings_tell_every_default(opened: Opened, tiny_bundle: Path) -> N
         assert session.settings["exactness"] in ("bitwise", "near-tie")
         assert set(session.settings["providers"]) == {"target", "draft"}
         assert session.default_sampling == Sampling()
+
+
+def test_each_strategy_has_its_threads_and_leaves_none_behind(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    cores = len(usable_cores())
+    half = max(1, cores // 2)
+    due = {
+        "autoregressive": (cores, 0),
+        "speculative": (cores, cores),
+        "mirror": (max(1, cores - half), half),
+    }
+    texts, running = set(), set()
+    with open_session(tiny_bundle, cache_dir=tmp_path) as session:
+        for strategy in (*STRATEGIES, "speculative", "autoregressive", "speculative", "mirror"):
+            session.strategy = strategy
+            settings = session.settings
+            assert (settings["threads"], settings["draft_threads"]) == due[strategy]
+            texts.add("".join(session.generate(MESSAGES, Sampling(seed=1), max_new_tokens=12)))
+            running.add((strategy, active_count()))
+    assert len(texts) == 1
+    counts = [count for strategy, count in running if strategy != "autoregressive"]
+    assert len(set(counts)) == 1  # one draft's thread, whichever was loaded before
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
