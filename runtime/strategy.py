@@ -65,10 +65,8 @@ class Speculative:
         self._num_draft_tokens = num_draft_tokens
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
-        """The draft reads the prompt beside the target."""
-        self._metrics = metrics
-        self._worker.begin(prompt, sampling)
-        metrics.draft = self._worker.work
+        """The draft rests until the target has read the prompt, as both may need the same cores."""
+        self._prompt, self._sampling, self._metrics = prompt, sampling, metrics
 
     def propose(self, room: int) -> Proposal:
         """Wait for the draft, except while there is none or it still reads a long text."""
@@ -82,8 +80,15 @@ class Speculative:
         """The draft rests."""
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
-        """The draft learns what was committed."""
-        self._worker.commit(block)
+        """The draft learns what was committed; with the prompt's own token it begins."""
+        if outcome is None:
+            self._start(np.append(self._prompt, block))
+        else:
+            self._worker.commit(block)
+
+    def _start(self, text: NDArray[np.int64]) -> None:
+        self._worker.begin(text, self._sampling)
+        self._metrics.draft = self._worker.work
 
 
 class Mirror(Speculative):
@@ -96,8 +101,9 @@ class Mirror(Speculative):
     name = "mirror"
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
-        """As plain speculation."""
+        """The draft reads the prompt beside the target."""
         super().begin(prompt, sampling, metrics)
+        self._start(prompt)
         self._ahead: Proposal | None = None
         self._looking = False
 
@@ -119,4 +125,4 @@ class Mirror(Speculative):
         if outcome is not None and self._looking:
             self._ahead = self._worker.rollout(outcome)
             self._metrics.hypothesis(self._worker.source, hit=self._ahead is not None)
-        super().observe(outcome, block)
+        self._worker.commit(block)
