@@ -245,8 +245,11 @@ class Session:
     def _make_strategy(self, name: str) -> Strategy:
         if name == "autoregressive" or self._models.worker is None:
             return Autoregressive()
-        kind = Mirror if name == "mirror" else Speculative
-        return kind(self._models.worker, num_draft_tokens=self._models.num_draft_tokens)
+        worker, count = self._models.worker, self._models.num_draft_tokens
+        if name == "mirror":
+            return Mirror(worker, num_draft_tokens=count)
+        in_turn = self._models.layout.sharing == "in turn"
+        return Speculative(worker, num_draft_tokens=count, in_turn=in_turn)
 
     def _metrics(
         self, strategy: Strategy, sampling: Sampling, tokens: NDArray[np.int64]

@@ -20,12 +20,6 @@ from runtime.settings import MOST_DRAFT_TOKENS, Settings
 from runtime.text import Text
 from runtime.worker import DraftWorker
 
-SHARING: dict[str, Sharing] = {
-    "autoregressive": "alone",
-    "speculative": "in turn",
-    "mirror": "at once",
-}
-
 USUAL_DRAFT_TOKENS = 4
 
 
@@ -224,8 +218,15 @@ class Models:
             providers.usable_cores(),
             threads=self.settings.threads,
             draft_threads=self.settings.draft_threads,
-            sharing=SHARING[strategy] if self.draft == "model" else "alone",
+            sharing=self._sharing(strategy),
         )
+
+    def _sharing(self, strategy: str) -> Sharing:
+        """How draft and target share the cores; a draft on another provider may need none."""
+        if strategy == "autoregressive" or self.draft != "model":
+            return "alone"
+        same = self.settings.draft_provider == self.settings.provider
+        return "in turn" if strategy == "speculative" and same else "at once"
 
     def _load_target(self, layout: Layout, **settings: Any) -> GraphSession[Any]:
         try:

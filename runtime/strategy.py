@@ -59,29 +59,39 @@ class Speculative:
 
     name = "speculative"
 
-    def __init__(self, worker: DraftWorker, *, num_draft_tokens: int) -> None:
-        """Propose `num_draft_tokens` tokens a round from `worker`."""
+    def __init__(
+        self, worker: DraftWorker, *, num_draft_tokens: int, in_turn: bool = False
+    ) -> None:
+        """Propose `num_draft_tokens` tokens a round from `worker`.
+
+        in_turn: draft and target need the same cores, so the draft reads a prompt when the target
+        has, and is waited for; else it reads beside the target, which goes on without it meanwhile.
+        """
         self._worker = worker
         self._num_draft_tokens = num_draft_tokens
+        self._in_turn = in_turn
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
-        """The draft rests until the target has read the prompt, as both may need the same cores."""
+        """The draft reads the prompt beside the target, or rests until its turn."""
         self._prompt, self._sampling, self._metrics = prompt, sampling, metrics
+        if not self._in_turn:
+            self._start(prompt)
 
     def propose(self, room: int) -> Proposal:
-        """Wait for the draft, except while there is none or it still reads a long text."""
+        """Wait for the draft, except while there is none or it reads beside the target."""
         count = min(self._num_draft_tokens, room)
-        if count < 1 or not self._worker.ready():
+        if count < 1:
             return NOTHING
         with self._metrics.waiting():
-            return self._worker.propose(count)
+            is_there = self._worker.wait_read() if self._in_turn else self._worker.ready()
+            return self._worker.propose(count) if is_there else NOTHING
 
     def verifying(self, proposal: Proposal) -> None:
         """The draft rests."""
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
-        """The draft learns what was committed; with the prompt's own token it begins."""
-        if outcome is None:
+        """The draft learns what was committed."""
+        if outcome is None and self._in_turn:
             self._start(np.append(self._prompt, block))
         else:
             self._worker.commit(block)
@@ -100,10 +110,13 @@ class Mirror(Speculative):
 
     name = "mirror"
 
+    def __init__(self, worker: DraftWorker, *, num_draft_tokens: int) -> None:
+        """Propose `num_draft_tokens` tokens a round from `worker`, beside the target."""
+        super().__init__(worker, num_draft_tokens=num_draft_tokens)
+
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
-        """The draft reads the prompt beside the target."""
+        """As plain speculation."""
         super().begin(prompt, sampling, metrics)
-        self._start(prompt)
         self._ahead: Proposal | None = None
         self._looking = False
 
@@ -125,4 +138,4 @@ class Mirror(Speculative):
         if outcome is not None and self._looking:
             self._ahead = self._worker.rollout(outcome)
             self._metrics.hypothesis(self._worker.source, hit=self._ahead is not None)
-        self._worker.commit(block)
+        super().observe(outcome, block)

@@ -25,6 +25,7 @@ from runtime.verify import Outcome, Proposal
 WIDEST_MESSAGE = 64  # tokens
 STOP_S = 1.5  # how long `close` waits for passes that are under way
 LOAD_S = 60.0  # how long a fresh draft may take to load; nobody waits for it
+READING_S = 0.001  # between two looks at how far a draft has read
 LONG_TEXT = 64  # tokens; the reading of a longer text is not waited for
 PROOF = 16  # answers after which a draft counts as sound
 PAUSE, LONGEST_PAUSE = 16, 1024  # rounds without a draft after the second failure, then doubled
@@ -93,6 +94,15 @@ class DraftWorker:
         if started is not None and time.perf_counter() - started > limit:
             self._drop(DraftError(f"The draft {what} for {limit:g} s."))
         return False
+
+    def wait_read(self) -> bool:
+        """Wait while the draft reads a text, however long; then as `ready`."""
+        while not self.ready():
+            draft = self._drafts.current
+            if draft is None or not (draft.told and draft.loop.loaded):
+                return False
+            time.sleep(READING_S)
+        return True
 
     def begin(self, tokens: Sequence[int] | NDArray[np.int64], sampling: Sampling) -> None:
         """Start a text from its committed tokens; the draft reads it while the caller does."""

@@ -176,6 +176,31 @@ def test_the_answer_does_not_wait_for_a_draft_that_reads_a_long_prompt(
     )
 
 
+class SlowlyReading(TableDrafter):
+    """Reads in six pieces."""
+
+    pieces = 0
+
+    def catch_up(self, context: NDArray[np.int64]) -> bool:
+        self.pieces += 1
+        return self.pieces > 5 and super().catch_up(context)
+
+
+def test_in_turn_the_draft_reads_when_the_target_has_and_is_waited_for() -> None:
+    target = counting(context=128)
+    drafter = SlowlyReading(target, right)
+    runs: list[int] = []
+    with working(drafter, target) as worker:
+        target.meanwhile = lambda: runs.append(drafter.pieces)
+        strategy = Speculative(worker, num_draft_tokens=2, in_turn=True)
+        written = write(target, strategy, [7] * 70, max_new_tokens=10)
+        assert worker.error is None
+    assert written.tokens == (0, 1, 2, 3, 4, 5, 6, 7, 0, 1)
+    assert runs[0] == 0  # the target first
+    assert runs[1] >= 6
+    assert all(target.proposals[1:])  # so there is no round without a guess
+
+
 @pytest.mark.parametrize("kind", [Speculative, Mirror])
 def test_once_dropped_the_draft_is_neither_asked_nor_counted(kind: type[Speculative]) -> None:
     def fail() -> Guess:
