@@ -53,8 +53,8 @@ def open_session(
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
 
     draft: by default the draft model, left out where the bundle has none or memory is short.
-    strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: one less than a
-    draft model gives in a pass, as that gives the guess after them too; 4 where it gives one.
+    strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: in mirror one
+    less than a draft model gives in a pass, as that gives the guess after them too; else 4.
     draft_tokens_per_pass: as many as the draft model was trained for. context_length: tokens, at
     most the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
     also the files that are unchanged since they were last hashed.
@@ -140,6 +140,7 @@ class Session:
             "draft_left_out": models.draft_left_out,
             "num_draft_tokens": models.num_draft_tokens,
             "draft_tokens_per_pass": models.draft_tokens_per_pass,
+            "lookup_first": models.lookup_first,
             "context_length": models.context,
             "threads": models.layout.threads,
             "draft_threads": models.layout.draft_threads,

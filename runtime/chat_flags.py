@@ -115,7 +115,7 @@ def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
         "--num-draft-tokens",
         type=integer(least=1),
         metavar="N",
-        help="length of a guess (default: one less than the draft model gives in a pass, else 4)",
+        help="length of a guess (default: in mirror one less than a pass drafts, else 4)",
     )
     group.add_argument(
         "--draft-tokens-per-pass",

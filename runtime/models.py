@@ -8,7 +8,7 @@ from typing import Any
 from runtime import memory, providers, vocabulary
 from runtime.batch import LaneSession
 from runtime.draft_model import draft_role, load_drafter, tokens_per_pass
-from runtime.drafter import Drafter, LookupDrafter
+from runtime.drafter import Drafter, LookupDrafter, LookupFirst, ModelDrafter
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.fused import FusedSession
@@ -86,9 +86,16 @@ class Models:
         return tokens_per_pass(self.draft_manifest, self.settings.draft_tokens_per_pass)
 
     @property
+    def lookup_first(self) -> bool:
+        """Whether the draft model is asked only where there is nothing to copy."""
+        return self.layout.sharing == "in turn"
+
+    @property
     def num_draft_tokens(self) -> int:
         """How long a guess is."""
-        usual = (self.draft_tokens_per_pass or 1) - 1 or USUAL_DRAFT_TOKENS
+        usual = USUAL_DRAFT_TOKENS
+        if not self.lookup_first:
+            usual = (self.draft_tokens_per_pass or 1) - 1 or usual
         return self.settings.num_draft_tokens or min(usual, MOST_DRAFT_TOKENS)
 
     def prepare(self, strategy: str) -> None:
@@ -251,7 +258,7 @@ class Models:
         """
         if self.draft == "lookup":
             return LookupDrafter
-        return partial(
+        load = partial(
             load_drafter,
             self.draft_manifest,
             vocabulary=self.text.vocabulary,
@@ -262,6 +269,11 @@ class Models:
             context=self.context,
             sharing=self.layout.sharing,
         )
+        return partial(_lookup_first, load) if self.lookup_first else load
+
+
+def _lookup_first(load: Callable[[], ModelDrafter]) -> LookupFirst:
+    return LookupFirst(load())
 
 
 def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:

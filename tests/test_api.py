@@ -191,6 +191,7 @@ def test_each_strategy_has_its_threads_and_leaves_none_behind(
             session.strategy = strategy
             settings = session.settings
             assert (settings["threads"], settings["draft_threads"]) == due[strategy]
+            assert settings["lookup_first"] == (strategy == "speculative")
             texts.add("".join(session.generate(MESSAGES, Sampling(seed=1), max_new_tokens=12)))
             running.add((strategy, active_count()))
     assert len(texts) == 1

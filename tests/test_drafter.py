@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.drafter import Guess, LookupDrafter, ModelDrafter
+from runtime.drafter import Guess, LookupDrafter, LookupFirst, ModelDrafter
 from runtime.errors import MirrorError
 from runtime.sampling import Sampling, choose, rank
 from tests.table import TableTarget
@@ -232,3 +232,37 @@ def test_logits_of_too_few_rows_or_columns_are_refused() -> None:
         drafter = model_drafter(session, tokens_per_pass=3, head_tokens=np.array([1, 3]))
         with pytest.raises(MirrorError, match=re.escape(f"{due} in float32 was due")):
             drafted(drafter, [0, 0], 3, Sampling())
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "per_pass", "passes", "fed"),
+    [
+        ([0, 1, 2, 0, 1], 3, 1, [3], 0),  # a pair stood before: all is copied
+        ([0, 1, 2, 0, 1], 3, 3, [3], 0),
+        ([0, 1, 2, 3, 1], 3, 1, [1, 1, 1], 3),  # one token did: the model, pass by pass
+        ([0, 1, 2, 3, 1], 3, 3, [3], 1),
+        ([0, 1, 2, 3, 1], 5, 3, [3], 1),  # but one pass, where it gives several
+        ([0, 1], 2, 2, [2], 1),
+        ([0, 1, 2, 0, 1], 0, 3, [], 0),
+    ],
+)
+def test_a_model_is_asked_where_there_is_nothing_to_copy(
+    text: list[int], count: int, per_pass: int, passes: list[int], fed: int
+) -> None:
+    session = TableSession(TableTarget(vocabulary=4), 64)
+    drafter = LookupFirst(model_drafter(session, tokens_per_pass=per_pass))
+    context = np.array(text, np.int64)
+    found = list(drafter.draft(context, count, Sampling()))
+    assert [len(each) for each in found] == passes
+    assert len(session.fed) == fed
+    if passes and not fed:
+        assert [guess.token for guess in found[0]] == np.resize([2, 0, 1], count).tolist()
+
+
+def test_what_a_model_must_read_is_read_before_any_copying() -> None:
+    session = TableSession(TableTarget(vocabulary=4), 64)
+    drafter = LookupFirst(model_drafter(session))
+    context = np.array([0, 1, 2, 0, 1], np.int64)
+    while not drafter.catch_up(context):
+        pass
+    assert session.fed == [context.tolist()]

@@ -120,12 +120,13 @@ def test_the_shallow_draft_leaves_the_text_as_it_is(
 ) -> None:
     settled, rounds = 0.0, 0
     with open_session(smollm_shallow, cache_dir=tmp_path, draft="model") as session:
-        assert session.settings["num_draft_tokens"] == 2
+        assert session.settings["draft_tokens_per_pass"] == 3
         for seed, text in enumerate(("Why is the sky blue?", "Count from one to twenty.")):
             question = [{"role": "user", "content": text}]
             texts = []
             for strategy in ("autoregressive", "speculative", "mirror", "speculative"):
                 session.strategy = strategy
+                assert session.settings["num_draft_tokens"] == (2 if strategy == "mirror" else 4)
                 sampling = Sampling(temperature=temperature, seed=seed)
                 answer = session.generate(question, sampling, max_new_tokens=TOKENS)
                 texts.append("".join(answer))
