@@ -19,6 +19,7 @@ from runtime import Sampling, Session, open_session
 from runtime.errors import BuildError, BundleError
 from runtime.manifest import Manifest
 from runtime.text import Text
+from tests.table import wait_until
 
 START, END = 1, 2  # <|im_start|>, <|im_end|>
 CONTEXT, TOKENS = 120, 12
@@ -243,9 +244,7 @@ def test_an_interruption_ends_the_writers_at_once(tiny_bundle: Path, tmp_path: P
             progress=interrupt,
         )
     assert 1 <= len(list(tmp_path.glob("*.npz"))) < 20
-    for writer in active_children():
-        writer.join(60)
-    assert not active_children()
+    wait_until(lambda: not active_children())
 
 
 def test_a_writer_ends_with_the_program_that_began_it(tmp_path: Path) -> None:
