@@ -126,7 +126,9 @@ def test_the_shallow_draft_leaves_the_text_as_it_is(
             texts = []
             for strategy in ("autoregressive", "speculative", "mirror", "speculative"):
                 session.strategy = strategy
-                assert session.settings["num_draft_tokens"] == (2 if strategy == "mirror" else 4)
+                assert session.settings["num_draft_tokens"] == (
+                    4 if strategy == "speculative" else 2
+                )
                 sampling = Sampling(temperature=temperature, seed=seed)
                 answer = session.generate(question, sampling, max_new_tokens=TOKENS)
                 texts.append("".join(answer))
