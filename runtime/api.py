@@ -53,8 +53,8 @@ def open_session(
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
 
     draft: by default the draft model, left out where the bundle has none or memory is short.
-    strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: in mirror one
-    less than a draft model gives in a pass, as that gives the guess after them too; else 4.
+    strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
+    one less than a draft model gives in a pass of several, as that is the guess after them.
     draft_tokens_per_pass: as many as the draft model was trained for. context_length: tokens, at
     most the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
     also the files that are unchanged since they were last hashed.

@@ -21,7 +21,7 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What came before measuring: seconds by draft and by way, the settings, and the machine."""
+    """What came before measuring: seconds by session and by way, the settings, and the machine."""
 
     load_s: Mapping[str, float]
     warm_up_s: Mapping[Way, float]
@@ -154,10 +154,7 @@ def _sentences(report: Report) -> Iterator[str]:
         "Before: "
         + ", ".join(
             [
-                *(
-                    f"loaded for draft {name} in {took:.1f} s"
-                    for name, took in report["load_s"].items()
-                ),
+                *(f"loaded for {name} in {took:.1f} s" for name, took in report["load_s"].items()),
                 f"warmed up in {sum(of['warm_up_s'] for of in own.values()):.1f} s",
             ]
         )

@@ -103,7 +103,7 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
         "--strategy",
         choices=STRATEGIES,
         help="plain decoding; draft, then verify; or draft while the target verifies; where a "
-        "draft model shares the processor, autoregressive and --draft lookup are faster today "
+        "draft model shares the processor, mirror is slower than autoregressive today "
         "(default: mirror; autoregressive with --draft none)",
     )
     add_draft_lengths(group)
@@ -115,7 +115,7 @@ def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
         "--num-draft-tokens",
         type=integer(least=1),
         metavar="N",
-        help="length of a guess (default: in mirror one less than a pass drafts, else 4)",
+        help="length of a guess (default: 4, in mirror one less than a pass of several gives)",
     )
     group.add_argument(
         "--draft-tokens-per-pass",

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,7 +66,6 @@ class ModelDrafter:
         self._session = session
         self._vocabulary = vocabulary
         self._runner_ups = runner_ups
-        self.tokens_per_pass = tokens_per_pass
         self._masks = session.vocabulary + np.arange(tokens_per_pass - 1)
         self._head = head_tokens
         if head_tokens is not None:
@@ -156,10 +154,9 @@ class LookupFirst:
 
     source = "model"
 
-    def __init__(self, model: ModelDrafter) -> None:
-        """Ask `model` where there is nothing to copy, for one pass if that gives several tokens."""
-        self._model, self._lookup = model, LookupDrafter(shortest=2)
-        self._passes = 1 if model.tokens_per_pass > 1 else None
+    def __init__(self, model: Drafter, *, most: int | None = None) -> None:
+        """Ask `model` where there is nothing to copy, for `most` tokens at most."""
+        self._model, self._lookup, self._most = model, LookupDrafter(shortest=2), most
 
     def catch_up(self, context: Tokens) -> bool:
         """The model's work."""
@@ -168,7 +165,8 @@ class LookupFirst:
     def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
         """What followed elsewhere, or the model's guesses."""
         copied = list(self._lookup.draft(context, count, sampling))
-        yield from copied or islice(self._model.draft(context, count, sampling), self._passes)
+        asked = count if self._most is None else min(count, self._most)
+        yield from copied or self._model.draft(context, asked, sampling)
 
     def stop(self) -> None:
         """End the model's pass."""

@@ -8,7 +8,7 @@ from typing import Any
 from runtime import memory, providers, vocabulary
 from runtime.batch import LaneSession
 from runtime.draft_model import draft_role, load_drafter, tokens_per_pass
-from runtime.drafter import Drafter, LookupDrafter, LookupFirst, ModelDrafter
+from runtime.drafter import Drafter, LookupDrafter, LookupFirst
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.fused import FusedSession
@@ -269,11 +269,15 @@ class Models:
             context=self.context,
             sharing=self.layout.sharing,
         )
-        return partial(_lookup_first, load) if self.lookup_first else load
+        if not self.lookup_first:
+            return load
+        # One pass, where it gives several tokens and nobody said how many there should be.
+        most = None if self.settings.num_draft_tokens else self.draft_tokens_per_pass
+        return partial(_lookup_first, load, most=None if most == 1 else most)
 
 
-def _lookup_first(load: Callable[[], ModelDrafter]) -> LookupFirst:
-    return LookupFirst(load())
+def _lookup_first(load: Callable[[], Drafter], *, most: int | None) -> LookupFirst:
+    return LookupFirst(load(), most=most)
 
 
 def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:

@@ -110,10 +110,6 @@ class Mirror(Speculative):
 
     name = "mirror"
 
-    def __init__(self, worker: DraftWorker, *, num_draft_tokens: int) -> None:
-        """Propose `num_draft_tokens` tokens a round from `worker`, beside the target."""
-        super().__init__(worker, num_draft_tokens=num_draft_tokens)
-
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """As plain speculation."""
         super().begin(prompt, sampling, metrics)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train the reference model's two drafts and its lenses again, from the answers that are kept in models/, in
-# the folder named (default: work/draft); about three hours on two cores. Started again, it goes on. For the
+# the folder named (default: work/draft); over two hours on two cores. Started again, it goes on. For the
 # answers too, leave out --corpus: hours more. Runs on a CUDA GPU where torch finds one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

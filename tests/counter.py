@@ -50,8 +50,6 @@ class Counter:
 class Ill(Counter):
     """A drafter whose every guess is what `fault` gives."""
 
-    tokens_per_pass = 1
-
     def __init__(self, fault: Callable[[], object]) -> None:
         super().__init__()
         self._fault = fault

@@ -86,7 +86,7 @@ def test_the_table_shows_what_the_report_says() -> None:
     assert len({len(line) for line in lines[:3]}) == 1
     rest = "\n".join(lines[3:])
     assert "answers of each: 1;" in rest
-    assert "loaded for draft none in 1.2 s, loaded for draft lookup in 0.5 s" in rest
+    assert "loaded for none in 1.2 s, loaded for lookup in 0.5 s" in rest
     assert "warmed up in 1.0 s" in rest
     assert "1.00 GiB" in rest
     assert "INCOMPLETE" not in rest

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -139,6 +139,19 @@ def test_an_answer_ends_with_the_token_that_the_template_ends_a_turn_by(
     assert all(0 not in record.tokens for record in records)
 
 
+def write_all(bundle: Path, wanted: list[Wanted], say: Callable[[str], None]) -> None:
+    """What is missing of `wanted`, by a process of its own."""
+    write(
+        bundle,
+        wanted,
+        precision="int8",
+        context=CONTEXT,
+        max_new_tokens=TOKENS,
+        workers=1,
+        progress=say,
+    )
+
+
 def test_files_that_are_there_are_not_made_again(tiny_bundle: Path, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -150,23 +163,12 @@ def test_files_that_are_there_are_not_made_again(tiny_bundle: Path, tmp_path: Pa
     (folder / f"half-{wanted[2].path.name}").write_bytes(b"half")
     said: list[str] = []
 
-    def make() -> None:
-        write(
-            tiny_bundle,
-            wanted,
-            precision="int8",
-            context=CONTEXT,
-            max_new_tokens=TOKENS,
-            workers=1,
-            progress=said.append,
-        )
-
-    make()
+    write_all(tiny_bundle, wanted, said.append)
     assert wanted[1].path.read_bytes() == b"mine"
     assert [line.partition(":")[0] for line in said] == [wanted[0].path.name, wanted[2].path.name]
     assert [line.rpartition("(")[2] for line in said] == ["2 of 3 files)", "3 of 3 files)"]
     assert len(list(corpus.load([wanted[0].path, wanted[2].path]))) == 4
-    make()
+    write_all(tiny_bundle, wanted, said.append)
     assert len(said) == 2
     assert len(list(folder.iterdir())) == 3
 
@@ -234,15 +236,7 @@ def test_an_interruption_ends_the_writers_at_once(tiny_bundle: Path, tmp_path: P
         raise KeyboardInterrupt(line)
 
     with pytest.raises(KeyboardInterrupt):
-        write(
-            tiny_bundle,
-            wanted,
-            precision="int8",
-            context=CONTEXT,
-            max_new_tokens=TOKENS,
-            workers=1,
-            progress=interrupt,
-        )
+        write_all(tiny_bundle, wanted, interrupt)
     assert 1 <= len(list(tmp_path.glob("*.npz"))) < 20
     wait_until(lambda: not active_children())
 

@@ -235,22 +235,22 @@ def test_logits_of_too_few_rows_or_columns_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count", "per_pass", "passes", "fed"),
+    ("text", "count", "most", "passes", "fed"),
     [
-        ([0, 1, 2, 0, 1], 3, 1, [3], 0),  # a pair stood before: all is copied
-        ([0, 1, 2, 0, 1], 3, 3, [3], 0),
-        ([0, 1, 2, 3, 1], 3, 1, [1, 1, 1], 3),  # one token did: the model, pass by pass
-        ([0, 1, 2, 3, 1], 3, 3, [3], 1),
-        ([0, 1, 2, 3, 1], 5, 3, [3], 1),  # but one pass, where it gives several
-        ([0, 1], 2, 2, [2], 1),
-        ([0, 1, 2, 0, 1], 0, 3, [], 0),
+        ([0, 1, 2, 0, 1], 4, None, [4], 0),  # a pair stood before: all is copied
+        ([0, 1, 2, 0, 1], 4, 2, [4], 0),
+        ([0, 1, 2, 3, 1], 4, None, [2, 2], 2),  # one token did: the model, pass by pass
+        ([0, 1, 2, 3, 1], 4, 2, [2], 1),
+        ([0, 1, 2, 3, 1], 1, 2, [1], 1),
+        ([0, 1], 2, 3, [2], 1),
+        ([0, 1, 2, 0, 1], 0, None, [], 0),
     ],
 )
 def test_a_model_is_asked_where_there_is_nothing_to_copy(
-    text: list[int], count: int, per_pass: int, passes: list[int], fed: int
+    text: list[int], count: int, most: int | None, passes: list[int], fed: int
 ) -> None:
     session = TableSession(TableTarget(vocabulary=4), 64)
-    drafter = LookupFirst(model_drafter(session, tokens_per_pass=per_pass))
+    drafter = LookupFirst(model_drafter(session, tokens_per_pass=2), most=most)
     context = np.array(text, np.int64)
     found = list(drafter.draft(context, count, Sampling()))
     assert [len(each) for each in found] == passes

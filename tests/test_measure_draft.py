@@ -171,7 +171,7 @@ def test_replaying_settles_what_a_session_with_its_target_does(
     manifest: Manifest, texts: dict[float, list[Written]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The draft itself is measured, so the session does not copy what stood before either.
-    monkeypatch.setattr(models, "_lookup_first", lambda load: load())
+    monkeypatch.setattr(models, "_lookup_first", lambda load, **_rest: load())
     found = acceptance.measure(
         manifest, texts, max_new_tokens=NEW, threads=1, say=lambda _line: None
     )

@@ -83,13 +83,12 @@ def lens_agreement(
     most = min(EXIT_TOPS[-1], len(head_tokens))
     found = {layer: torch.zeros(len(EXIT_TOPS)) for layer in lenses}
     count = 0
-    for group, _ in _groups(records):
+    for group, offsets in _groups(records):
         rows, real = padded([record.tokens for record in group], head.device)
-        places = np.cumsum([0, *(len(record.tokens) for record in group)])
         before = np.concatenate(
             [
-                np.arange(place + record.start - 1, place + len(record.tokens) - 1)
-                for place, record in zip(places[:-1], group, strict=True)
+                np.arange(offset + record.start - 1, offset + len(record.tokens) - 1)
+                for offset, record in zip(offsets, group, strict=True)
             ]
         )
         text = np.concatenate([record.tokens for record in group])
