@@ -22,10 +22,10 @@ from runtime.committed import Committed
 from runtime.engine import next_token
 from runtime.fused import FusedSession
 from runtime.manifest import Geometry
-from runtime.metrics import Run
 from runtime.sampling import Sampling
 from runtime.session import misfits_named
 from runtime.strategy import NOTHING
+from runtime.timeline import Run
 from runtime.verify import Outcome
 
 
@@ -131,7 +131,7 @@ class _Seat:
         self.metrics.started = time.perf_counter()
         self.cache = single.new_cache(self._longest)
         single.use(self.cache)
-        with self.metrics.target_run():
+        with self.metrics.target_run("read"):
             logits = single.extend(self.text.followed_by(()))
         self.commit(self._choose(logits[0]))
 
@@ -177,7 +177,7 @@ def decode_many(
                 break
             started = time.perf_counter()
             logits = lanes.step({lane: seat.pending for lane, seat in seated.items()})
-            run = (started, time.perf_counter())
+            run = Run(started, time.perf_counter(), "verify", 1)
             for lane, seat in list(seated.items()):
                 seat.take(logits[lane], run)
                 if seat.text.finished:

@@ -15,6 +15,7 @@ from runtime.channel import Kind, Message, TokenChannel
 from runtime.drafter import Drafter, Guess
 from runtime.errors import DraftError
 from runtime.sampling import Sampling
+from runtime.timeline import Run
 
 IDLE_S = 3600.0  # how long an idle thread sleeps before it looks again
 SEND_S = 0.5  # how long it waits for a full channel before it looks whether it is abandoned
@@ -24,7 +25,7 @@ SEND_S = 0.5  # how long it waits for a full channel before it looks whether it 
 class DraftWork:
     """What the draft did in one generation: passes, and when they ran (perf_counter seconds)."""
 
-    runs: list[tuple[float, float]] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def passes(self) -> int:
@@ -126,10 +127,10 @@ class DraftLoop:
         if self._drafter.catch_up(self._committed[: self._length]):
             self.texts_read = self._texts
         self.busy_since = None
-        self._ran(started)
+        self._ran(started, "read")
 
     def _propose(self, count: int) -> tuple[int, ...]:
-        guesses = [guess for found in self._draft((), count) for guess in found]
+        guesses = [guess for found in self._draft("propose", (), count) for guess in found]
         self._guesses = [guesses]
         return _tokens(guesses)
 
@@ -141,7 +142,7 @@ class DraftLoop:
         self._guesses = []
         for node, tail, guessed in self._hypotheses(proposal, known[: len(proposal)]):
             guesses = [] if guessed is None else [guessed]
-            for found in self._draft(tail, count + 1 - len(guesses)):
+            for found in self._draft("look ahead", tail, count + 1 - len(guesses)):
                 guesses += found
                 final, *rollout = guesses
                 if rollout:
@@ -164,8 +165,11 @@ class DraftLoop:
             for token in guess.runner_ups:
                 yield place - 1, (*proposal[:place], token), Guess(token)
 
-    def _draft(self, tail: tuple[int, ...], count: int) -> Iterator[list[Guess]]:
-        """At most `count` guesses after the committed text and `tail`, pass by pass, each timed."""
+    def _draft(self, name: str, tail: tuple[int, ...], count: int) -> Iterator[list[Guess]]:
+        """At most `count` guesses after the committed text and `tail`, pass by pass, each timed.
+
+        name: what the passes are for.
+        """
         context = np.append(self._committed[: self._length], np.array(tail, np.int64))
         count = max(0, min(count, len(self._committed) - len(context)))
         passes = self._drafter.draft(context, count, self.sampling)
@@ -174,13 +178,13 @@ class DraftLoop:
             found = next(passes, None)
             if found is None:
                 return
-            self._ran(started)
+            self._ran(started, name)
             guesses = _checked(found, count, self._vocabulary)
             count -= len(guesses)
             yield guesses
 
-    def _ran(self, started: float) -> None:
-        self.work.runs.append((started, time.perf_counter()))
+    def _ran(self, started: float, name: str) -> None:
+        self.work.runs.append(Run(started, time.perf_counter(), name))
 
     def _tell(self, message: Message) -> None:
         """Send, however long nobody reads, until nobody is there who could."""

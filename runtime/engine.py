@@ -64,7 +64,7 @@ def _read_prompt(
 ) -> tuple[int, ...]:
     """Read a piece of the prompt; after the last, commit the first token."""
     prompt = text.followed_by(())
-    with metrics.target_run():
+    with metrics.target_run("read"):
         if not target.prefill(prompt):
             return ()
         logits = target.extend(prompt)
@@ -80,8 +80,9 @@ def _round(
     with metrics.round():
         proposal = strategy.propose(text.room)
         strategy.verifying(proposal)
-        with metrics.target_run():
-            logits = target.extend(text.followed_by(proposal.tokens), num_logits=len(proposal) + 1)
+        rows = len(proposal) + 1
+        with metrics.target_run("verify", rows):
+            logits = target.extend(text.followed_by(proposal.tokens), num_logits=rows)
         outcome, path = verify(
             proposal,
             logits.__getitem__,

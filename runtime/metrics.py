@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from runtime.draft_loop import DraftWork
+from runtime.timeline import Round, Run, Timeline, busy, overlap
 from runtime.verify import Outcome, Proposal
-
-Run = tuple[float, float]  # start and end, perf_counter seconds
 
 
 @dataclass
@@ -32,6 +31,7 @@ class Metrics:
     prompt_tokens: int = 0
     near_tie_bound: float = 0.0  # logits of one text differ by so much at most; 0 when bitwise
     near_ties: int = 0
+    early_exits_dropped: int = 0  # by a token channel that was full
     finish_reason: str | None = None
     draft_error: str | None = None
     rounds: int = 0
@@ -47,12 +47,15 @@ class Metrics:
     accepted_at: Counter[int] = field(default_factory=Counter)
     target_runs: list[Run] = field(default_factory=list)
     draft: DraftWork = field(default_factory=DraftWork)
+    waits: list[Run] = field(default_factory=list)  # for the draft
+    deliveries: list[Run] = field(default_factory=list)  # of tokens that become text
+    round_log: list[Round] = field(default_factory=list)
     overheads_s: list[float] = field(default_factory=list)
     arrivals: list[float] = field(default_factory=list)  # of each emitted token, perf_counter
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     ended: float | None = None
-    _waited_s: float = 0.0
+    _final_token: int = -1
 
     @property
     def emitted_tokens(self) -> int:
@@ -65,39 +68,47 @@ class Metrics:
         return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
     @contextmanager
-    def target_run(self) -> Iterator[None]:
-        """Time one pass of the target."""
+    def target_run(self, name: str = "verify", rows: int = 0) -> Iterator[None]:
+        """Time one pass of the target over `rows` tokens (0: not known)."""
         started = time.perf_counter()
         yield
-        self.target_runs.append((started, time.perf_counter()))
+        self.target_runs.append(Run(started, time.perf_counter(), name, rows))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Time a wait for the draft."""
         started = time.perf_counter()
         yield
-        self._waited_s += time.perf_counter() - started
+        self.waits.append(Run(started, time.perf_counter(), "wait for the draft"))
 
     @contextmanager
     def round(self) -> Iterator[None]:
         """Time a round; what is neither a target pass nor a wait is overhead."""
-        started, self._waited_s = time.perf_counter(), 0.0
+        started = time.perf_counter()
+        runs, waits = len(self.target_runs), len(self.waits)
+        before = self._outcomes()
         yield
-        run_started, run_ended = self.target_runs[-1]
-        spent = time.perf_counter() - started
-        self.overheads_s.append(spent - (run_ended - run_started) - self._waited_s)
+        ended = time.perf_counter()
+        apart = busy(self.target_runs[runs:]) + busy(self.waits[waits:])
+        self.overheads_s.append(ended - started - apart)
+        pairs = zip(self._outcomes(), before, strict=True)
+        proposed, accepted, hits, misses = (now - then for now, then in pairs)
+        hit = hits > 0 if hits or misses else None
+        self.round_log.append(Round(started, ended, proposed, accepted, self._final_token, hit))
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
         """Time what turns a round's tokens into text: overhead of that round."""
         started = time.perf_counter()
         yield
+        self.deliveries.append(Run(started, time.perf_counter(), "make text"))
         if self.overheads_s:
-            self.overheads_s[-1] += time.perf_counter() - started
+            self.overheads_s[-1] += busy(self.deliveries[-1:])
 
     def verified(self, proposal: Proposal, outcome: Outcome) -> None:
         """A round ended in `outcome`."""
         self.rounds += 1
+        self._final_token = outcome.final_token
         accepted = 0
         node = outcome.node
         while node >= 0:
@@ -130,6 +141,19 @@ class Metrics:
         """A round's outcome was, or was not, among the guesses of `source`."""
         (self.hits if hit else self.misses)[source] += 1
 
+    def timeline(self) -> Timeline:
+        """What ran when, so far."""
+        return Timeline(
+            self.strategy,
+            self.started,
+            self.finish_reason,
+            tuple(self.round_log),
+            tuple(self.target_runs),
+            tuple(self.draft.runs),
+            tuple(self.waits),
+            tuple(self.deliveries),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The schema, ready for JSON; times in seconds but those named ms.
 
@@ -140,7 +164,7 @@ class Metrics:
         later = self.emitted_tokens - 1
         evaluated = sum(self.evaluated_at.values())
         guessed = self.hits.total() + self.misses.total()
-        draft_busy = _busy(self.draft.runs)
+        draft_busy = busy(self.draft.runs)
         overhead = 1000 * statistics.median(self.overheads_s) if self.overheads_s else None
         return {
             "strategy": self.strategy,
@@ -168,8 +192,8 @@ class Metrics:
             "mean_acceptance_length": _share(self.settled_tokens, self.rounds),
             "hit_rate": _share(self.hits.total(), guessed),
             "draft_busy_s": draft_busy,
-            "target_busy_s": _busy(self.target_runs),
-            "hidden_share": _share(_overlap(self.draft.runs, self.target_runs), draft_busy),
+            "target_busy_s": busy(self.target_runs),
+            "hidden_share": _share(overlap(self.draft.runs, self.target_runs), draft_busy),
             "overhead_ms": overhead,
             "ttft_s": first,
             "tpot_s": (wall - first) / later if first is not None and later > 0 else None,
@@ -180,9 +204,14 @@ class Metrics:
             "energy_j": None,
             "near_ties": self.near_ties,
             "guard_stops": 0,
-            "early_exits_dropped": 0,
+            "early_exits_dropped": self.early_exits_dropped,
             "draft_error": self.draft_error,
         }
+
+    def _outcomes(self) -> tuple[int, int, int, int]:
+        """Draft tokens proposed and accepted, hits, and misses."""
+        proposed, accepted = self.draft_tokens_proposed, self.draft_tokens_accepted
+        return proposed, accepted, self.hits.total(), self.misses.total()
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
@@ -196,23 +225,6 @@ def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
 def _share(part: float, whole: float) -> float | None:
     """part / whole; None where there is no whole."""
     return part / whole if whole else None
-
-
-def _busy(runs: list[Run]) -> float:
-    return sum(end - start for start, end in runs)
-
-
-def _overlap(some: list[Run], others: list[Run]) -> float:
-    """Seconds that two lists of runs, each in order and without overlap, have in common."""
-    shared, place = 0.0, 0
-    for start, end in some:
-        while place < len(others) and others[place][1] <= start:
-            place += 1
-        for other_start, other_end in others[place:]:
-            if other_start >= end:
-                break
-            shared += min(end, other_end) - max(start, other_start)
-    return shared
 
 
 def _peak_rss_bytes() -> int | None:

@@ -100,8 +100,11 @@ def test_the_draft_works_while_the_target_does_and_its_guesses_hit(
         written = int8.write(prompt, setting, Sampling(), TOKENS, repeats=8)
         hits += written.metrics.hits["model"]
         inside += sum(
-            any(begun <= start and end <= over for begun, over in written.metrics.target_runs)
-            for start, end in written.metrics.draft.runs
+            any(
+                run.start <= each.start and each.end <= run.end
+                for run in written.metrics.target_runs
+            )
+            for each in written.metrics.draft.runs
         )
     assert hits > 0
     assert inside > 0

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 
 from runtime import metrics as module
 from runtime.draft_loop import DraftWork
-from runtime.metrics import Metrics, Run, _overlap, percentiles_ms
+from runtime.metrics import Metrics, percentiles_ms
+from runtime.timeline import Round, Run
 from runtime.verify import Outcome, Proposal
 from tests.table import add_up, new_metrics
 
@@ -208,31 +208,19 @@ def test_hits_and_misses_are_kept_by_source() -> None:
     ],
 )
 def test_hidden_share(
-    draft: list[Run], target: list[Run], busy: float, share: float | None
+    draft: list[tuple[float, float]],
+    target: list[tuple[float, float]],
+    busy: float,
+    share: float | None,
 ) -> None:
     metrics = new_metrics()
-    metrics.draft = DraftWork(draft)
-    metrics.target_runs = target
+    metrics.draft = DraftWork([Run(*times) for times in draft])
+    metrics.target_runs = [Run(*times) for times in target]
     found = metrics.to_dict()
     assert found["draft_busy_s"] == busy
     assert found["target_busy_s"] == sum(end - start for start, end in target)
     assert found["hidden_share"] == share
     assert found["draft_passes"] == len(draft)
-
-
-def test_overlap_is_what_counting_seconds_gives() -> None:
-    draw = random.Random(5)
-
-    def runs() -> list[Run]:
-        edges = sorted(draw.sample(range(40), 2 * draw.randrange(8)))
-        return list(zip(edges[::2], edges[1::2], strict=True))
-
-    def seconds(some: list[Run]) -> set[int]:
-        return {second for start, end in some for second in range(int(start), int(end))}
-
-    for _ in range(500):
-        some, others = runs(), runs()
-        assert _overlap(some, others) == len(seconds(some) & seconds(others))
 
 
 def test_times_of_a_generation(clock: Clock) -> None:
@@ -289,6 +277,49 @@ def test_overhead_is_neither_a_target_pass_nor_a_wait_and_is_a_median(clock: Clo
     assert metrics.overheads_s == [1, 3, 99]
     assert metrics.to_dict()["overhead_ms"] == 3000
     assert metrics.to_dict()["target_busy_s"] == 705
+
+
+def test_rounds_leave_a_timeline(clock: Clock) -> None:
+    metrics = new_metrics()
+    metrics.started = 100.0
+    metrics.draft = DraftWork([Run(100.5, 101.5, "read")])
+    with metrics.target_run("read"):
+        clock.now += 1
+    ends: list[tuple[int, int, dict[str, bool]]] = [
+        (2, 0, {}),
+        (2, 1, {"model": False}),
+        (3, 3, {"model": False, "exit": True}),
+    ]
+    for proposed, accepted, sources in ends:
+        with metrics.round():
+            with metrics.waiting():
+                clock.now += 1
+            with metrics.target_run("verify", proposed + 1):
+                clock.now += 2
+            metrics.verified(CHAIN(range(proposed)), Outcome(accepted - 1, 90 + accepted))
+            for source, hit in sources.items():
+                metrics.hypothesis(source, hit=hit)
+        with metrics.delivering():
+            clock.now += 1
+    found = metrics.timeline()
+    assert found.rounds == (
+        Round(101, 104, 2, 0, 90, hit=None),
+        Round(105, 108, 2, 1, 91, hit=False),
+        Round(109, 112, 3, 3, 93, hit=True),
+    )
+    assert [run.rows for run in found.target] == [0, 3, 3, 4]
+    assert [run[:3] for run in found.target[:2]] == [(100, 101, "read"), (102, 104, "verify")]
+    assert [run[:2] for run in found.waits] == [(101, 102), (105, 106), (109, 110)]
+    assert [run[:2] for run in found.deliveries] == [(104, 105), (108, 109), (112, 113)]
+    assert found.draft == (Run(100.5, 101.5, "read"),)
+    assert (found.strategy, found.start, found.end) == (metrics.strategy, 100, 113)
+
+
+def test_a_round_that_fails_leaves_no_outcome() -> None:
+    metrics = new_metrics()
+    with pytest.raises(KeyboardInterrupt), metrics.round():
+        raise KeyboardInterrupt
+    assert metrics.timeline().rounds == ()
 
 
 def test_memory_is_told_in_bytes() -> None:

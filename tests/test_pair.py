@@ -11,7 +11,7 @@ from export.__main__ import main as export_main
 from runtime import Sampling, Session, open_session
 from runtime.answer import StreamedAnswer
 from runtime.errors import BundleError, UsageError
-from runtime.metrics import Run
+from runtime.timeline import Run
 
 pytestmark = pytest.mark.skipif(
     find_spec("onnxruntime_ep_openvino") is None, reason="OpenVINO is not installed"
@@ -86,8 +86,7 @@ def test_a_draft_of_the_same_weights_guesses_what_the_target_says(opened: Opened
 
 def overlaps(run: Run, runs: list[Run]) -> bool:
     """Whether a run shares time with one of the others."""
-    start, end = run
-    return any(start < over and begun < end for begun, over in runs)
+    return any(run.start < other.end and other.start < run.end for other in runs)
 
 
 def check_timeline(answer: StreamedAnswer) -> None:
@@ -96,11 +95,11 @@ def check_timeline(answer: StreamedAnswer) -> None:
     assert metrics.ended is not None
     for runs in (metrics.target_runs, metrics.draft.runs):
         assert runs
-        times = [moment for run in runs for moment in run]
+        times = [moment for run in runs for moment in (run.start, run.end)]
         assert times == sorted(times)
-        assert all(start < end for start, end in runs)
+        assert all(run.start < run.end for run in runs)
         assert metrics.started <= times[0]
-    assert metrics.target_runs[-1][1] <= metrics.ended
+    assert metrics.target_runs[-1].end <= metrics.ended
 
 
 def test_both_models_leave_their_times(opened: Opened) -> None:

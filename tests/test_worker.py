@@ -44,8 +44,9 @@ def test_passes_are_counted_and_timed_for_each_text() -> None:
         worker.propose(3)
         first = worker.work
         assert first.passes == len(first.runs) == 4
-        assert all(start <= end for start, end in first.runs)
-        assert all(end <= start for (_, end), (start, _) in pairwise(first.runs))
+        assert all(run.start <= run.end for run in first.runs)
+        assert [run.name for run in first.runs] == ["read", "propose", "propose", "propose"]
+        assert all(run.end <= later.start for run, later in pairwise(first.runs))
         worker.begin([4], Sampling())
         worker.propose(2)
         assert worker.work.passes in (2, 3)  # the prompt is read when there is time
