@@ -12,6 +12,7 @@ from runtime.chat_flags import (
     add_limits,
     add_models,
     add_sampling,
+    add_trace,
     integer,
 )
 from runtime.chat_options import OF_A_DRAFT_MODEL, OPEN_SETTINGS, chosen_sampling, read_flags
@@ -19,6 +20,7 @@ from runtime.errors import UsageError
 from runtime.parser import new_parser
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
 from runtime.sampling import Sampling
+from runtime.whole_file import check_writable
 
 PROGRAM = "mirror-bench"
 WAYS = (
@@ -65,7 +67,8 @@ meanwhile. Exit codes: 0 done, 1 failed or not equal, 2 wrong usage, 130 interru
 class Options:
     """What the command line asked for; the first of `ways` is the baseline.
 
-    `open`: settings for open_session, under its own names. `json`: a file to write, or None.
+    `open`: settings for open_session, under its own names. `json`, `trace`: a file to write, or
+    None.
     """
 
     ways: tuple[Way, ...]
@@ -73,6 +76,7 @@ class Options:
     open: Mapping[str, Any]
     plan: Plan
     json: Path | None
+    trace: Path | None
 
 
 def flag_parser() -> argparse.ArgumentParser:
@@ -101,6 +105,8 @@ def parse(argv: Sequence[str]) -> Options:
             )
     if flags.json is not None and not flags.json.absolute().parent.is_dir():
         raise UsageError(f"--json {flags.json}: there is no folder {flags.json.absolute().parent}.")
+    if flags.trace is not None:
+        check_writable("--trace", flags.trace)
     limit = flags.limit
     if limit is None and not flags.prompts:
         limit = DEFAULT_LIMIT
@@ -117,7 +123,7 @@ def parse(argv: Sequence[str]) -> Options:
         flags.warm_up,
     )
     settings = {name: getattr(flags, name) for name in OPEN_SETTINGS}
-    return Options(flags.strategies, flags.model, settings, plan, flags.json)
+    return Options(flags.strategies, flags.model, settings, plan, flags.json, flags.trace)
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
@@ -171,6 +177,7 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="write the JSON there too, and every answer with its tokens and metrics",
     )
+    add_trace(group)
 
 
 def _ways(text: str) -> tuple[Way, ...]:

@@ -25,6 +25,7 @@ from runtime.command_line import (
 from runtime.errors import MirrorError, UsageError
 from runtime.locate import locate_bundle
 from runtime.screen import CONTROLS, Screen
+from runtime.trace import Trace
 
 BUSY = 0.5  # of the cores
 
@@ -79,9 +80,17 @@ class _Bench:
         except SystemExit:  # --help or --version, and all is said
             return OK
         load_s = self._load(options)
+        trace = None if options.trace is None else Trace(PROGRAM)
+        try:
+            return self._compare(options, load_s, trace)
+        finally:
+            if trace is not None and options.trace is not None:
+                trace.write(options.trace)
+
+    def _compare(self, options: Options, load_s: dict[str, float], trace: Trace | None) -> int:
         plan = options.plan
         ways = [way for way in options.ways if way.session in self.sessions]
-        contest = Contest(self.sessions, ways)
+        contest = Contest(self.sessions, ways, trace)
         here = machine()
         load = here["load_average"]
         if load is not None and load > BUSY * here["cores"]:

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from runtime.prompts import Prompt
 from runtime.sampling import Sampling
+from runtime.timeline import Timeline
+from runtime.trace import Trace
 
 # Not in chat form, so that it has no beginning in common with a prompt that is.
 CLEARING_TEXT, CLEARING_TOKENS = ".", 4
@@ -21,6 +23,9 @@ class Metrics(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """The metrics by name, ready for JSON."""
+
+    def timeline(self) -> Timeline:
+        """What ran when, so far."""
 
 
 class Answer(Protocol):
@@ -120,17 +125,23 @@ class Lap:
 class Contest:
     """The ways to compare and their sessions: ways may share one."""
 
-    def __init__(self, sessions: Mapping[str, Session], ways: Sequence[Way]) -> None:
-        """`sessions` by `Way.session`; the first of `ways` is the baseline."""
+    def __init__(
+        self, sessions: Mapping[str, Session], ways: Sequence[Way], trace: Trace | None = None
+    ) -> None:
+        """`sessions` by `Way.session`; the first of `ways` is the baseline.
+
+        Every answer that is counted goes into `trace`, in a group named as its way.
+        """
         self.ways = tuple(ways)
         self._sessions = sessions
+        self._trace = trace
         self.settings = {way: dict(self._ready(way).settings) for way in ways}
 
     def warm_up(self, way: Way, plan: Plan) -> float:
         """Have the first conversation as often as the plan says; return the seconds it took."""
         started = time.perf_counter()
         for _ in range(plan.warm_up):
-            self._converse(way, plan.prompts[0], plan)
+            self._converse(way, plan.prompts[0], plan, None)
         return time.perf_counter() - started
 
     def laps(self, plan: Plan) -> Iterator[Lap]:
@@ -140,14 +151,15 @@ class Contest:
                 # By both, or a prompt would meet the same order in every repeat.
                 first = (repeat + number) % len(self.ways)
                 order = self.ways[first:] + self.ways[:first]
-                turns = {way: self._converse(way, prompt, plan) for way in order}
+                name = f"{prompt.category} {prompt.question_id}, repeat {repeat + 1}"
+                turns = {way: self._converse(way, prompt, plan, name) for way in order}
                 yield Lap(prompt, repeat + 1, turns)
 
-    def _converse(self, way: Way, prompt: Prompt, plan: Plan) -> list[Turn]:
+    def _converse(self, way: Way, prompt: Prompt, plan: Plan, name: str | None) -> list[Turn]:
         """Ask the turns of `prompt` one after the other, each after the answer to the one before.
 
         First a few tokens of something else: the caches then hold nothing of the prompt, and the
-        threads of the way before have gone to sleep.
+        threads of the way before have gone to sleep. `name`: in the trace, None to stay out of it.
         """
         session = self._ready(way)
         clearing = session.generate(
@@ -156,7 +168,7 @@ class Contest:
         _read(clearing)
         messages: list[dict[str, str]] = []
         turns = []
-        for text in prompt.turns:
+        for number, text in enumerate(prompt.turns, 1):
             messages.append({"role": "user", "content": text})
             answer = session.generate(
                 list(messages),
@@ -164,6 +176,8 @@ class Contest:
                 max_new_tokens=plan.max_new_tokens,
                 stop=plan.stop,
             )
+            if self._trace is not None and name is not None:
+                self._trace.add(str(way), f"{name}, turn {number}", answer.metrics)
             _read(answer)
             messages.append({"role": "assistant", "content": answer.text})
             metrics = answer.metrics

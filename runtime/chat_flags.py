@@ -205,6 +205,17 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="one line per answer, with text, tokens, finish_reason and metrics",
     )
+    add_trace(group)
+
+
+def add_trace(group: argparse._ArgumentGroup) -> None:
+    """Where to write what both threads did."""
+    group.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write what both threads did, and when, in the Chrome trace format",
+    )
 
 
 def well_formed(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from runtime.chat_flags import flag_parser, well_formed
 from runtime.errors import UsageError
 from runtime.sampling import Sampling
+from runtime.whole_file import check_writable
 
 # What goes to open_session under the flag's own name.
 OPEN_SETTINGS = (
@@ -69,6 +70,7 @@ class Options:
     verify: bool
     stats: bool
     json: bool
+    trace: Path | None
 
     def sampling(self, default: Sampling, *, seed: int) -> Sampling:
         """The bundle's `default` with the given flags in place, and `seed` unless given."""
@@ -98,6 +100,8 @@ def parse(argv: Sequence[str]) -> Options:
     options = Options(**values)
     # Refuses values out of range now, while nothing has been loaded.
     options.sampling(Sampling(), seed=0)
+    if options.trace is not None:
+        check_writable("--trace", options.trace)
     return options
 
 

@@ -26,6 +26,7 @@ from runtime.locate import default_cache_dir
 from runtime.reader import open_reader
 from runtime.repl import converse
 from runtime.screen import Screen
+from runtime.trace import Trace
 
 OpenSession = Callable[..., Session]
 
@@ -68,6 +69,7 @@ class _Program:
     environ: Mapping[str, str]
     open_session: OpenSession | None
     session: Session | None = field(default=None, init=False)
+    trace: Trace = field(default_factory=lambda: Trace(PROGRAM), init=False)
 
     def run(self, argv: Sequence[str]) -> int:
         """Do what `argv` says; every expected error becomes a sentence and an exit code."""
@@ -97,8 +99,15 @@ class _Program:
         question = self._question(options)
         self.session = self._open(options)
         dialogue = self._dialogue(self.session, options, interactive=question is None)
-        if question is not None:
-            return self._answer_once(dialogue, question, options)
+        try:
+            if question is not None:
+                return self._answer_once(dialogue, question, options)
+            return self._converse(dialogue, options)
+        finally:
+            if options.trace is not None:
+                self.trace.write(options.trace)
+
+    def _converse(self, dialogue: Dialogue, options: Options) -> int:
         self._greet(dialogue, options)
         cache = options.cache_dir or default_cache_dir(self.environ, sys.platform)
         converse(
@@ -150,6 +159,7 @@ class _Program:
             stats=options.stats,
             interactive=interactive,
             limit_is_default=limit is None,
+            trace=self.trace if options.trace is not None else None,
         )
 
     def _answer_once(self, dialogue: Dialogue, question: str, options: Options) -> int:

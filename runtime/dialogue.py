@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from runtime.conversation import Conversation, Generation
 from runtime.sampling import Sampling
 from runtime.screen import Screen
+from runtime.timeline import Timeline
+from runtime.trace import Trace
 
 
 class Metrics(Protocol):
@@ -21,6 +23,9 @@ class Metrics(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """The metrics by name, ready for JSON."""
+
+    def timeline(self) -> Timeline:
+        """What ran when, so far."""
 
 
 class Answer(Protocol):
@@ -81,8 +86,8 @@ class Dialogue:
     """A conversation with a session, on a screen.
 
     `json` shows each answer as one line instead of piece by piece, `stats` adds settings and
-    metrics. `interactive` chooses which remedies are named. `limit_is_default`: nobody asked for
-    max_new_tokens, so an answer that it cuts is worth a word.
+    metrics; every answer goes into `trace`. `interactive` chooses which remedies are named.
+    `limit_is_default`: nobody asked for max_new_tokens, so an answer that it cuts is worth a word.
     """
 
     session: Session
@@ -93,6 +98,7 @@ class Dialogue:
     stats: bool = False
     interactive: bool = False
     limit_is_default: bool = True
+    trace: Trace | None = None
     metrics: dict[str, Any] | None = field(default=None, init=False)
     _draft_lost: bool = field(default=False, init=False)
 
@@ -127,6 +133,9 @@ class Dialogue:
             max_new_tokens=generation.max_new_tokens,
             stop=generation.stop,
         )
+        if self.trace is not None:
+            number = len(self.trace.entries) + 1
+            self.trace.add(self.session.strategy, f"answer {number}", answer.metrics)
         text = self._stream(answer)
         reason = answer.finish_reason or "cancelled"
         if text or reason not in ("cancelled", "failed"):

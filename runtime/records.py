@@ -6,9 +6,11 @@ writing fails in silence.
 
 import contextlib
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from runtime.errors import MirrorError
+from runtime.whole_file import write_whole
 
 
 def read_record(path: Path) -> Any:
@@ -20,9 +22,6 @@ def read_record(path: Path) -> Any:
 
 def write_record(path: Path, value: Any) -> None:
     """Keep `value`, at once or not at all: another process never reads half of it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, MirrorError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            part = Path(folder) / path.name
-            part.write_text(json.dumps(value), encoding="utf-8")
-            part.replace(path)
+        write_whole(path, json.dumps(value))

@@ -1,5 +1,6 @@
 """What ran when in one answer, in seconds of the clock of its metrics."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -52,6 +53,17 @@ class Timeline:
         lists = (self.rounds, self.target, self.draft, self.waits, self.deliveries)
         return max([self.start, *(runs[-1].end for runs in lists if runs)])
 
+    def round_at(self, moment: float) -> int | None:
+        """The place in `rounds` of the one that was under way; None between and before them."""
+        place = bisect_right(self.rounds, moment, key=_start) - 1
+        return place if place >= 0 and moment < self.rounds[place].end else None
+
+
+def within(runs: Sequence[Run], whole: Run | Round) -> list[Run]:
+    """The runs that began in a stretch of time."""
+    first = bisect_left(runs, whole.start, key=_start)
+    return list(runs[first : bisect_left(runs, whole.end, key=_start)])
+
 
 def busy(runs: Sequence[Run]) -> float:
     """Seconds that all runs took together."""
@@ -79,3 +91,7 @@ def gaps(start: float, end: float, runs: Sequence[Run]) -> list[Run]:
             found.append(Run(start, stop))
         start = max(start, run.end)
     return found
+
+
+def _start(run: Run | Round) -> float:
+    return run.start

@@ -9,7 +9,9 @@ from runtime.bench_runs import CLEARING_TEXT, Lap, Turn, Way
 from runtime.errors import MirrorError
 from runtime.prompts import Prompt
 from runtime.sampling import Sampling
+from runtime.timeline import Timeline
 from tests.table import new_metrics
+from tests.timelines import THREE_ROUNDS
 
 ALONE, LOOKUP, MIRROR = (
     Way("autoregressive", "none"),
@@ -49,6 +51,9 @@ class FakeMetrics:
 
     def to_dict(self) -> dict[str, Any]:
         return self.values
+
+    def timeline(self) -> Timeline:
+        return THREE_ROUNDS
 
 
 @dataclass

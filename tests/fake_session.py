@@ -10,6 +10,8 @@ from typing import Any
 from runtime.chat import main
 from runtime.errors import MirrorError
 from runtime.sampling import Sampling
+from runtime.timeline import Timeline
+from tests.timelines import THREE_ROUNDS
 
 
 @dataclass
@@ -32,6 +34,9 @@ class FakeMetrics:
 
     def to_dict(self) -> dict[str, Any]:
         return self.values
+
+    def timeline(self) -> Timeline:
+        return THREE_ROUNDS
 
 
 @dataclass

@@ -154,6 +154,25 @@ def test_the_file_holds_every_answer_too(file: Path, tmp_path: Path) -> None:
     assert len(answers) == 3 * 5
 
 
+def test_a_trace_has_the_answers_that_count_by_strategy(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    # The second prompt's second turn of the baseline is interrupted.
+    runtime = FakeRuntime({"script": {("autoregressive", 3): KeyboardInterrupt()}})
+    code, _, _ = bench(runtime, file, f"{TWO} --trace {path}")
+    assert code == 130
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {"autoregressive", "speculative:lookup"}
+    assert sorted(event["name"] for event in events if event.get("cat") == "answer") == [
+        "qa 1, repeat 1, turn 1",
+        "qa 1, repeat 1, turn 1",
+        "talk 2, repeat 1, turn 1",
+        "talk 2, repeat 1, turn 1",
+        "talk 2, repeat 1, turn 2",
+        "talk 2, repeat 1, turn 2",
+    ]
+
+
 @pytest.mark.parametrize("flags", ["", "--strategies autoregressive,mirror:model"])
 def test_a_model_without_a_draft_is_measured_without_it(file: Path, flags: str) -> None:
     class NoDraft(FakeRuntime):

@@ -109,6 +109,7 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--temperature -1", "temperature must be"),
         ("--prompts /nowhere.jsonl", "/nowhere.jsonl cannot be read"),
         ("--json /nowhere/result.json", "there is no folder /nowhere"),
+        ("--trace /nowhere/trace.json", "there is no folder /nowhere"),
         ("--draft model", "unrecognized arguments: --draft model"),
         ("Hello", "unrecognized arguments: Hello"),
     ],

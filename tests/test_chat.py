@@ -242,6 +242,38 @@ def test_ctrl_c_in_one_shot_keeps_the_partial_answer() -> None:
     assert b"Traceback" not in stderr
 
 
+def answers_traced(path: Path) -> list[str]:
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return [event["name"] for event in events if event.get("cat") == "answer"]
+
+
+def test_a_trace_holds_every_answer_also_one_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    session = FakeSession(Script(("One.",)), Script(("Tw",), error=BundleError("Damaged.")))
+    code, _, _ = chat(session, "--trace", str(path), stdin=Terminal("first\nsecond\n"))
+    assert code == 0
+    assert answers_traced(path) == ["answer 1", "answer 2"]
+
+
+def test_a_trace_survives_ctrl_c(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    child = spawn("endless", "--prompt", "Hi", "--trace", str(path))
+    assert child.stdout is not None
+    assert child.stdout.read(5) == b"Hello"
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert answers_traced(path) == ["answer 1"]
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_anything_loads(tmp_path: Path) -> None:
+    session = FakeSession()
+    path = tmp_path / "absent" / "trace.json"
+    code, stdout, stderr = chat(session, "--prompt", "Hi", "--trace", str(path))
+    assert (code, stdout, session.opened) == (2, "", None)
+    assert f"--trace {path}: there is no folder {path.parent}." in stderr
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     child = spawn("endless", "--prompt", "Hi")
     assert child.stdout is not None
