@@ -10,7 +10,14 @@ graph that decodes many sequences together):
     logits_rows [R] int64              the rows whose logits are wanted
     key_lengths.{lane} [1] int32       keys in the lane's cache after this call, less one
     total_lengths.{lane} [] int32      the same keys, counted in full
-    past.{lane}.{layer}.{key|value}    [1, kv_heads, capacity, head_size] float32 or float16
+    past.{lane}.{layer}.{key|value}    [1, kv_heads, capacity, head_size] real
+
+and, in a graph of one lane, whose rows may be a tree, for T keys in the cache after the call:
+
+    position_ids [1, max(S, 2)] int64  where each row stands in the text
+    attention_bias [1, 1, max(S, 2), T] real   added to the scores; a row sees no later one anyway
+
+real is float32, or float16 in fp16.
 
 Outputs: logits [R, model.logits] float32 and present.{lane}.{layer}.{key|value}, which the caller
 binds to the buffers of past: the cache is updated in place.
@@ -31,6 +38,8 @@ from export.linear import Linear, linear_for
 from export.model import Model
 from export.rotary import rotary_tables
 from export.writer import GraphWriter
+
+TREE = ("position_ids", "attention_bias")
 
 
 def build_fused(
@@ -99,6 +108,7 @@ class Fused:
                 past=(f"past.{cache}.key", f"past.{cache}.value"),
                 lengths=(f"key_lengths.{lane}", f"total_lengths.{lane}"),
                 rotary=self._rotary,
+                tree=TREE if lanes == 1 else (),
                 present=(f"present.{cache}.key", f"present.{cache}.value"),
                 heads=geometry.heads,
                 kv_heads=geometry.kv_heads,
@@ -135,6 +145,10 @@ def _signature(
     for lane in range(lanes):
         inputs.append(info(f"key_lengths.{lane}", TensorProto.INT32, [1]))
         inputs.append(info(f"total_lengths.{lane}", TensorProto.INT32, []))
+    if lanes == 1:
+        inputs.append(info("position_ids", TensorProto.INT64, [1, "attended"]))
+        bias: list[str | int | None] = [1, 1, "attended", "total"]
+        inputs.append(info("attention_bias", writer.real_type, bias))
     caches = [
         f"{lane}.{layer}.{part}"
         for lane in range(lanes)

@@ -20,8 +20,9 @@ WEIGHTS_FILE = "weights.data"
 LANES = (8, 32)  # how many sequences are decoded together, where speed per sequence is not all
 # The rows of a portable graph, and how many of them give logits: a pass, and a chunk of a prompt.
 PORTABLE_ROWS = {4: 4, 64: 1}
-# Those of a distilled draft, whose pass is wider: what was written since the last one, and masks.
-DRAFT_ROWS = {16: 8, 64: 8}
+# Those of a distilled draft, whose pass is wider: what was written since the last one, and branches
+# of masks whose every row is a guess. A chunk of a prompt needs no such head.
+DRAFT_ROWS = {16: 16, 48: 48, 64: 8}
 PORTABLE_CONTEXT = 1024  # slots: every run of a portable graph reads the whole arena
 
 

@@ -77,16 +77,20 @@ class GraphWriter:
         past: tuple[str, str],
         lengths: tuple[str, str],
         rotary: tuple[str, str],
+        tree: tuple[str, ...] = (),
         present: tuple[str, str],
         heads: int,
         kv_heads: int,
     ) -> str:
-        """GroupQueryAttention with rotary embedding over a past/present buffer of fixed size."""
+        """GroupQueryAttention with rotary embedding over a past/present buffer of fixed size.
+
+        tree: each row's position and what is added to its scores, where the rows are no chain.
+        """
         name = f"GroupQueryAttention.{next(self._numbers)}"
         self._nodes.append(
             helper.make_node(
                 "GroupQueryAttention",
-                [packed, "", "", *past, *lengths, *rotary],
+                [packed, "", "", *past, *lengths, *rotary, *tree],
                 [name, *present],
                 name=name,
                 domain="com.microsoft",

@@ -1,6 +1,5 @@
 """Where the keys and values of a text lie: a buffer that grows, or an arena of slots."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +48,10 @@ class Buffers(Cache):
 
 
 class Arena(Cache):
-    """The cache of a portable graph: a token may lie in any of `slots` slots.
+    """The cache of a portable graph: `slots` slots, a token's place being its slot.
 
     keys: [layers, kv_heads, head_size, slots] real, values: [layers, kv_heads, slots, head_size].
-    A path of slots is the text; what is in no path is free. Committing a branch or forgetting it
-    moves numbers of slots, never keys. All zeros at first: what is masked is still multiplied.
+    What lies past the text is free. All zeros at first: what is masked is still multiplied.
     """
 
     def __init__(
@@ -63,26 +61,9 @@ class Arena(Cache):
         layers, heads, size = geometry.layers, geometry.kv_heads, geometry.head_size
         self.keys: NDArray[Any] = np.zeros((layers, heads, size, slots), real)
         self.values: NDArray[Any] = np.zeros((layers, heads, slots, size), real)
-        self._path: NDArray[np.intp] = np.arange(slots)  # the text's slots, then the free ones
 
-    @property
-    def path(self) -> NDArray[np.intp]:
-        """The slots of the cached tokens, in the order of the text."""
-        return self._path[: self.length]
-
-    def free(self, count: int) -> NDArray[np.intp]:
-        """The first `count` free slots; fewer where there are no more."""
-        return self._path[self.length : self.length + count]
-
-    def write(
-        self, slots: Sequence[int] | NDArray[np.intp], *, keys: NDArray[Any], values: NDArray[Any]
-    ) -> None:
+    def write(self, start: int, *, keys: NDArray[Any], values: NDArray[Any]) -> None:
         """Put new keys [layers, kv_heads, head_size, n] and values [.., n, head_size] in slots."""
-        self.keys[..., slots] = keys
-        self.values[..., slots, :] = values
-
-    def keep(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
-        """Make free slots, in this order, the text's next ones; they hold `tokens`."""
-        free = self._path[self.length :]
-        self._path[self.length :] = [*slots, *free[~np.isin(free, slots)]]
-        self.append(np.array(tokens, np.int64))
+        end = start + keys.shape[-1]
+        self.keys[..., start:end] = keys
+        self.values[..., start:end, :] = values

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.branches import NO_BRANCHES, Branches
 from runtime.committed import Committed
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling, choose, margin
@@ -28,8 +29,10 @@ class Target(Protocol):
     def prefill(self, tokens: NDArray[np.int64]) -> bool:
         """Do one bounded piece of what `extend` has to do; True when little is left."""
 
-    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
-        """The last `num_logits` rows of logits of the text `tokens`, [num_logits, vocabulary]."""
+    def extend(
+        self, tokens: NDArray[np.int64], *, num_logits: int = 1, branches: Branches = NO_BRANCHES
+    ) -> NDArray[np.float32]:
+        """Logits of the last `num_logits` tokens, then of the branches, [rows, vocabulary]."""
 
 
 def decode(

@@ -1,26 +1,34 @@
 """One model's graph and cache, behind prefill, extend and crop, whatever its flavour."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Generic, TypeVar
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from runtime.branches import NO_BRANCHES, Branches, Rows
 from runtime.cache import Cache
 from runtime.errors import BundleError, ContextError
 from runtime.manifest import Geometry
 
 C = TypeVar("C", bound=Cache)
+Pace = Callable[[str, int], AbstractContextManager[None]]
+
+
+def unpaced(_part: str, _rows: int) -> AbstractContextManager[None]:
+    """Let a call take its own time."""
+    return nullcontext()
 
 
 class GraphSession(ABC, Generic[C]):
     """A model with one sequence's cache; one thread uses it.
 
     chunk: rows in a call that reads a long text. logits_width: columns of its logits, fewer than
-    `vocabulary` in a draft whose head is about few tokens.
+    `vocabulary` in a draft whose head is about few tokens. pace: every call of a graph runs inside
+    `pace(part, rows)`, `part` of the model being "whole" and `rows` those really fed.
     """
 
     chunk: int
@@ -30,6 +38,7 @@ class GraphSession(ABC, Generic[C]):
         self.vocabulary = geometry.vocabulary
         self.logits_width = logits_width
         self.cache = cache
+        self.pace: Pace = unpaced
         self._run_options = ort.RunOptions()
 
     @property
@@ -72,24 +81,38 @@ class GraphSession(ABC, Generic[C]):
             )
         self.crop(min(self.cache.shared_with(tokens), len(tokens) - num_logits))
         if len(tokens) - self.length - num_logits >= self.chunk:
-            self._feed(tokens[self.length : self.length + self.chunk], 1)
+            chunk = tokens[self.length : self.length + self.chunk]
+            self._feed(chunk, 1, NO_BRANCHES.behind(self.length + len(chunk)))
         return len(tokens) - self.length - num_logits < self.chunk
 
-    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+    def extend(
+        self, tokens: NDArray[np.int64], *, num_logits: int = 1, branches: Branches = NO_BRANCHES
+    ) -> NDArray[np.float32]:
         """Feed what is not cached yet of `tokens` [n] int64, the whole text from its start.
 
-        Keys and values of other tokens past the common start are forgotten. Returns the logits of
-        the last `num_logits` tokens, [num_logits, logits_width] float32, in a buffer that the next
-        call writes again. Raises ContextError when the text does not fit, BundleError when the
-        graph does not fit its manifest.
+        The nodes of `branches` are fed behind it in the same call. Keys and values of other tokens
+        past the common start are forgotten, those of nodes after the call. Returns the logits of
+        the last `num_logits` tokens, then of the nodes, [num_logits + nodes, logits_width]
+        float32, in a buffer that the next call writes again. Raises ContextError when text and
+        nodes do not fit, ValueError for branches that are no trees, BundleError when the graph does
+        not fit its manifest; only by the last has anything run.
         """
+        nodes = branches.behind(len(tokens))
+        if branches and len(tokens) + len(nodes) > self.context:
+            raise ContextError(
+                f"A text of {len(tokens)} tokens with {len(nodes)} nodes behind it does not fit in "
+                f"the context of {self.context}."
+            )
         while not self.prefill(tokens, num_logits=num_logits):
             pass
-        return self._feed(tokens[self.length :], num_logits)
+        return self._feed(tokens[self.length :], num_logits, nodes)
 
     @abstractmethod
-    def _feed(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
-        """Feed `tokens` after what is cached, cache them, give the last rows of logits."""
+    def _feed(self, tokens: NDArray[np.int64], num_logits: int, nodes: Rows) -> NDArray[np.float32]:
+        """Feed `tokens` after what is cached and cache them; then `nodes`, which are forgotten.
+
+        The logits of the last `num_logits` tokens and of all nodes.
+        """
 
 
 def width_of_logits(geometry: Geometry, *sessions: ort.InferenceSession) -> int:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.branches import NO_BRANCHES, Branches
 from runtime.draft_model import load_drafter
 from runtime.drafter import Drafter, LookupDrafter
 from runtime.engine import Target, decode
@@ -85,11 +86,13 @@ class Recorder:
         """The target's own progress."""
         return self._target.prefill(tokens)
 
-    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+    def extend(
+        self, tokens: NDArray[np.int64], *, num_logits: int = 1, branches: Branches = NO_BRANCHES
+    ) -> NDArray[np.float32]:
         """The target's own answer."""
         for _ in range(self._repeats):
-            logits = self._target.extend(tokens, num_logits=num_logits)
-        for place, row in enumerate(logits, len(tokens) - num_logits + 1):
+            logits = self._target.extend(tokens, num_logits=num_logits, branches=branches)
+        for place, row in enumerate(logits[:num_logits], len(tokens) - num_logits + 1):
             self.digests[place] = hashlib.sha256(row.tobytes()).hexdigest()
         return logits
 

@@ -78,8 +78,8 @@ class FaultySession:
     def prefill(self, tokens: NDArray[np.int64]) -> bool:
         return bool(self._session.prefill(tokens))
 
-    def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[Any]:
-        return self._faults.logits(self._session.extend(tokens, num_logits=num_logits))
+    def extend(self, tokens: NDArray[np.int64], **asked: Any) -> NDArray[Any]:
+        return self._faults.logits(self._session.extend(tokens, **asked))
 
     def stop(self) -> None:
         pass

@@ -9,6 +9,7 @@ from threading import Condition, Event
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.branches import NO_BRANCHES, Branches
 from runtime.channel import Message
 from runtime.drafter import Drafter, Guess
 from runtime.engine import decode
@@ -48,13 +49,22 @@ class TableTarget:
     def prefill(self, tokens: Tokens) -> bool:
         return True
 
-    def extend(self, tokens: Tokens, *, num_logits: int = 1) -> Floats:
-        assert 0 < num_logits <= len(tokens) <= self.context
+    def extend(
+        self, tokens: Tokens, *, num_logits: int = 1, branches: Branches = NO_BRANCHES
+    ) -> Floats:
+        assert 0 < num_logits <= len(tokens) <= self.context - len(branches)
         self.longest = max(self.longest, len(tokens))
         self.proposals.append(tuple(tokens[len(tokens) - num_logits + 1 :].tolist()))
         self.meanwhile()
         ends = range(len(tokens) - num_logits + 1, len(tokens) + 1)
-        return np.stack([self.row(tokens[:end]) for end in ends])
+        texts = [tokens[:end] for end in ends] + paths(tokens, branches)
+        return np.stack([self.row(text) for text in texts])
+
+
+def paths(tokens: Tokens, branches: Branches) -> list[Tokens]:
+    """Of each node the text that ends in it."""
+    every = np.append(tokens, np.array(branches.tokens, np.int64))
+    return [every[sees] for sees in branches.behind(len(tokens)).sees]
 
 
 def speaking(

@@ -5,9 +5,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.branches import NO_BRANCHES, Branches
 from runtime.drafter import ModelDrafter
 from runtime.fused import FusedSession
-from tests.table import TableTarget
+from tests.table import TableTarget, paths
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
@@ -44,14 +45,21 @@ class TableSession:
             return np.asarray(self._masked[masks - 1, len(text) % 2, text[-1]])
         return self.target.row(text)
 
-    def extend(self, tokens: Tokens, *, num_logits: int = 1) -> Floats:
-        assert len(tokens) <= self.context
+    def extend(
+        self, tokens: Tokens, *, num_logits: int = 1, branches: Branches = NO_BRANCHES
+    ) -> Floats:
+        assert 0 < num_logits <= len(tokens) <= self.context - len(branches)
         self.fed.append(tokens.tolist())
-        masks = num_logits - 1
-        text = tokens[: len(tokens) - masks]
-        assert text.max() < self.vocabulary
-        assert tokens[len(text) :].tolist() == [self.vocabulary + each for each in range(masks)]
-        return np.stack([self.row(text, place)[self.head] for place in range(num_logits)])
+        ends = range(len(tokens) - num_logits + 1, len(tokens) + 1)
+        texts = [tokens[:end] for end in ends] + paths(tokens, branches)
+        return np.stack([self._row_after(text)[self.head] for text in texts])
+
+    def _row_after(self, text: Tokens) -> Floats:
+        """The full row of what ends `text`; masks stand at its end, in order."""
+        real = int((text < self.vocabulary).sum())
+        masks = text[real:].tolist()
+        assert masks == [self.vocabulary + each for each in range(len(masks))]
+        return self.row(text[:real], len(masks))
 
     def stop(self) -> None:
         pass

@@ -84,9 +84,9 @@ def test_a_second_turn_reads_only_what_is_new(
     fed: list[int] = []
     run = FusedSession._feed
 
-    def counting(self: FusedSession, tokens: NDArray[np.int64], num_logits: int) -> Any:
+    def counting(self: FusedSession, tokens: NDArray[np.int64], *rest: Any) -> Any:
         fed.append(len(tokens))
-        return run(self, tokens, num_logits)
+        return run(self, tokens, *rest)
 
     with opened(draft="none") as session:
         monkeypatch.setattr(FusedSession, "_feed", counting)
@@ -304,10 +304,10 @@ def test_an_interrupt_costs_the_draft_thread_and_nothing_else(
         expected = "".join(session.generate("the", sampling, max_new_tokens=20))
         run = FusedSession._feed
 
-        def interrupted(self: FusedSession, tokens: NDArray[np.int64], num_logits: int) -> Any:
+        def interrupted(self: FusedSession, tokens: NDArray[np.int64], *rest: Any) -> Any:
             if self.length > 8 and self is session._models.target:
                 raise KeyboardInterrupt
-            return run(self, tokens, num_logits)
+            return run(self, tokens, *rest)
 
         monkeypatch.setattr(FusedSession, "_feed", interrupted)
         answer = session.generate("the", sampling, max_new_tokens=20)
@@ -335,14 +335,14 @@ def test_another_thread_in_the_answer_is_named(opened: Opened) -> None:
 
         run = session._models.target._feed
 
-        def meddling(tokens: NDArray[np.int64], num_logits: int) -> Any:
+        def meddling(tokens: NDArray[np.int64], *rest: Any) -> Any:
             if not errors:
                 thread = Thread(target=meddle)
                 thread.start()
                 thread.join()
-            return run(tokens, num_logits)
+            return run(tokens, *rest)
 
-        session._models.target._feed = meddling  # type: ignore[method-assign]
+        session._models.target._feed = meddling  # type: ignore[assignment, method-assign]
         next(answer)
         assert "Another thread" in str(errors[0])
 

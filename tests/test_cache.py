@@ -1,12 +1,10 @@
-"""Where keys and values lie: exact bookkeeping of tokens and slots, by small enumerations."""
+"""Where keys and values lie: exact bookkeeping of tokens, by small enumerations."""
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from runtime.cache import Arena, Buffers, Cache
 from runtime.manifest import Geometry, Manifest
@@ -75,76 +73,17 @@ def test_an_arena_is_zeros_and_holds_what_both_limits_allow(
     assert arena.keys.dtype == arena.values.dtype == real
     assert not arena.keys.any()
     assert not arena.values.any()
-    assert arena.path.tolist() == []
-    assert arena.free(slots + 3).tolist() == list(range(slots))
-
-
-def arena_of(geometry: Geometry) -> Arena:
-    return Arena(geometry, SLOTS, SLOTS)
-
-
-def new(numbers: Sequence[int], geometry: Geometry) -> dict[str, NDArray[np.float32]]:
-    """Keys and values that tell their tokens' numbers, as `Arena.write` takes them."""
-    shape, told = (geometry.layers, geometry.kv_heads), np.array(numbers, np.float32)
-    keys = np.broadcast_to(told, (*shape, SIZE, len(numbers)))
-    return {"keys": keys, "values": -np.swapaxes(keys, 2, 3)}
-
-
-def held(arena: Arena) -> list[int]:
-    """The numbers of the tokens in the path, by their keys; their values must agree."""
-    keys, values = arena.keys[..., arena.path], arena.values[..., arena.path, :]
-    numbers = keys[0, 0, 0]
-    assert (keys == numbers).all()
-    assert (values == -numbers[:, None]).all()
-    return [int(number) for number in numbers]
-
-
-def test_any_history_of_keeping_and_cropping_keeps_every_slot_once(geometry: Geometry) -> None:
-    """Every order of three steps, each of which writes a branch, keeps some of it, or crops."""
-    keeps = [order for count in range(3) for order in itertools.permutations(range(3), count)]
-    steps: list[tuple[str, tuple[int, ...]]] = [("keep", order) for order in keeps]
-    steps += [("crop", (length,)) for length in (0, 2)]
-    for history in itertools.product(steps, repeat=3):
-        arena, text, count = arena_of(geometry), list[int](), 1
-        for kind, places in history:
-            if kind == "crop":
-                arena.crop(places[0])
-                del text[places[0] :]
-                continue
-            slots = arena.free(3).copy()
-            if len(slots) <= max(places, default=-1) or len(text) + len(places) > SLOTS:
-                continue
-            written = range(count, count + len(slots))
-            arena.write(slots, **new(written, geometry))
-            count += len(slots)
-            before = arena.keys.copy()
-            chosen = [written[place] for place in places]
-            arena.keep([int(slots[place]) for place in places], chosen)
-            np.testing.assert_array_equal(arena.keys, before, "nothing was moved")
-            text += chosen
-        assert arena.length == len(text)
-        assert held(arena) == text
-        assert arena.shared_with(np.array([*text, 99], np.int64)) == len(text)
-        every = [*arena.path.tolist(), *arena.free(SLOTS).tolist()]
-        assert sorted(every) == list(range(SLOTS)), "no slot is lost, none is used twice"
 
 
 def test_writing_goes_where_it_was_told(geometry: Geometry) -> None:
-    for slots in itertools.permutations(range(4), 2):
-        arena = arena_of(geometry)
-        arena.write(slots, **new([1, 2], geometry))
+    """Keys and values that tell their tokens' numbers, every run of slots."""
+    for start, end in itertools.combinations(range(SLOTS + 1), 2):
+        arena = Arena(geometry, SLOTS, SLOTS)
+        told = np.arange(1, end - start + 1, dtype=np.float32)
+        shape = (geometry.layers, geometry.kv_heads, SIZE, end - start)
+        keys = np.broadcast_to(told, shape)
+        arena.write(start, keys=keys, values=-np.swapaxes(keys, 2, 3))
         wanted = np.zeros(SLOTS)
-        wanted[list(slots)] = 1, 2
+        wanted[start:end] = told
         assert (arena.keys == wanted).all()
         assert (arena.values == -wanted[:, None]).all()
-
-
-def test_free_slots_are_those_behind_the_text(geometry: Geometry) -> None:
-    arena = arena_of(geometry)
-    arena.keep([4, 1], [10, 11])
-    assert arena.path.tolist() == [4, 1]
-    assert arena.free(2).tolist() == [0, 2]
-    assert arena.free(9).tolist() == [0, 2, 3, 5]
-    arena.crop(1)
-    assert arena.path.tolist() == [4]
-    assert arena.free(9).tolist() == [1, 0, 2, 3, 5], "the last forgotten is the first used again"

@@ -64,7 +64,9 @@ def test_the_manifest_tells_the_draft_from_the_target(
     assert list(found.graphs) == ["fused-int8", "portable-fp32"]
     assert fused.file == "target/int8/draft-fused.onnx"
     assert fused.lanes == {}
-    assert portable.rows == {n: f"target/fp32/draft-portable-{n}-rows.onnx" for n in ("16", "64")}
+    assert portable.rows == {
+        n: f"target/fp32/draft-portable-{n}-rows.onnx" for n in ("16", "48", "64")
+    }
     assert portable.file == portable.rows["16"]
     assert portable.context == tiny.CONTEXT
     assert not (bundle / "draft" / "fp32").exists()

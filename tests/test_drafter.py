@@ -193,7 +193,7 @@ class OddSession(TableSession):
         super().__init__(TableTarget(), context=8)
         self._odd = logits
 
-    def extend(self, tokens: Tokens, *, num_logits: int = 1) -> NDArray[Any]:
+    def extend(self, tokens: Tokens, **_asked: Any) -> NDArray[Any]:
         return self._odd
 
 

@@ -155,6 +155,8 @@ def test_the_signature_is_the_one_described(built: Built) -> None:
         "logits_rows": ("tensor(int64)", ["rows"]),
         "key_lengths.0": ("tensor(int32)", [1]),
         "total_lengths.0": ("tensor(int32)", []),
+        "position_ids": ("tensor(int64)", [1, "attended"]),
+        "attention_bias": (real, [1, 1, "attended", "total"]),
         **{f"past.0.{layer}.{part}": cache for layer in (0, 1) for part in ("key", "value")},
     }
     results = {info.name: (info.type, info.shape) for info in session.get_outputs()}

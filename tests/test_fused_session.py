@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from export import gguf_file, reference
 from runtime import fused as module
+from runtime.branches import Rows
 from runtime.cache import Buffers
 from runtime.errors import BundleError, ContextError
 from runtime.fused import FusedSession
@@ -31,9 +32,9 @@ class Watched(FusedSession):
 
     calls: list[tuple[int, int]]
 
-    def _feed(self, tokens: Tokens, num_logits: int) -> NDArray[np.float32]:
+    def _feed(self, tokens: Tokens, num_logits: int, nodes: Rows) -> NDArray[np.float32]:
         self.calls.append((self.length, len(tokens)))
-        return super()._feed(tokens, num_logits)
+        return super()._feed(tokens, num_logits, nodes)
 
 
 def opened(bundle: Path, precision: str = "int8", *, threads: int = 1, **settings: Any) -> Watched:

@@ -10,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from runtime import providers
+from runtime.branches import Branches
 from runtime.errors import BundleError, ProviderError
 from runtime.flavours import open_graph
 from runtime.manifest import Manifest
-from runtime.portable import ROOT, PortableSession
+from runtime.portable import PortableSession
 from runtime.providers import find, load
 
 pytestmark = pytest.mark.skipif(
@@ -103,8 +104,8 @@ def test_every_call_is_read_anew(tiny_bundle: Path) -> None:
         seen += [session.extend(text[:end], num_logits=2).copy() for end in (2, 3, 7, 30, 31)]
         session.crop(9)
         seen.append(session.extend(text[::-1][:12]).copy())
-        seen.append(session.branch([5, 6, 7, 8, 9], [ROOT, 0, 0, ROOT, 3]).copy())
-        session.keep([0, 2])
+        branches = Branches((5, 6, 7, 8, 9), (12, 13, 13, 8, 16))
+        seen.append(session.extend(text[::-1][:13], branches=branches).copy())
         session.use(session.new_cache(20))
         seen += [session.extend(text[5 : 5 + count]).copy() for count in (1, 2, 3)]
     for one, other in zip(*found, strict=True):

@@ -19,7 +19,7 @@ from export.writer import GraphWriter, WeightFile
 from runtime import providers
 from runtime.errors import BuildError, ContextError
 from runtime.manifest import Precision
-from runtime.portable import ROOT, PortableSession
+from runtime.portable import PortableSession
 from tests import tiny
 from tests.graphs import BOUNDS, FP16_BOUND, TEXT, as_stored, logits, portable, tiny_model
 
@@ -214,10 +214,6 @@ def test_fewer_slots_than_positions_hold_a_shorter_text(
     np.testing.assert_allclose(logits(session, TEXT[:32]), wanted, atol=1e-4)
     with pytest.raises(ContextError, match="33 tokens does not fit in the context of 32"):
         session.extend(TEXT[:33])
-    session.crop(29)
-    session.branch([1, 2, 3], [ROOT, ROOT, 0])
-    with pytest.raises(ContextError, match="tree of 4 nodes does not fit behind 29 tokens in 32"):
-        session.branch([1, 2, 3, 4], [ROOT, ROOT, 0, 0])
 
 
 @pytest.mark.parametrize("precision", ["int4", "fp64"])

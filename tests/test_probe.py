@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from runtime import providers
+from runtime.branches import Rows
 from runtime.cache import Cache
 from runtime.errors import ProviderError
 from runtime.flavours import open_graph
@@ -47,11 +48,12 @@ class ByWidth(GraphSession[Cache]):
     def new_cache(self, context: int) -> Cache:
         return Cache(context)
 
-    def _feed(self, tokens: NDArray[np.int64], num_logits: int) -> NDArray[np.float32]:
-        self.widths.append(len(tokens))
+    def _feed(self, tokens: NDArray[np.int64], num_logits: int, nodes: Rows) -> NDArray[np.float32]:
+        width = len(tokens) + len(nodes)
+        self.widths.append(width)
         self.cache.append(tokens)
-        rows = np.outer(tokens[-num_logits:], np.ones(self.vocabulary))
-        return (rows + self._error(len(tokens))).astype(np.float32)
+        rows = np.outer(np.append(tokens[-num_logits:], nodes.tokens), np.ones(self.vocabulary))
+        return (rows + self._error(width)).astype(np.float32)
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def test_the_text_that_was_cached_stays(tiny_bundle: Path) -> None:
     np.testing.assert_array_equal(session.extend(text), wanted)
 
     class Failing(ByWidth):
-        def extend(self, tokens: NDArray[np.int64], *, num_logits: int = 1) -> NDArray[np.float32]:
+        def extend(self, tokens: NDArray[np.int64], **_asked: Any) -> NDArray[np.float32]:
             raise KeyboardInterrupt
 
     failing = Failing(tiny_bundle, steady)

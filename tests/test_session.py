@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runtime.branches import Rows
 from runtime.cache import Cache
 from runtime.errors import BundleError, ContextError
 from runtime.manifest import Geometry, Manifest
@@ -35,10 +36,14 @@ class Noted(GraphSession[Cache]):
     def new_cache(self, context: int) -> Cache:
         return Cache(context)
 
-    def _feed(self, tokens: Tokens, num_logits: int) -> NDArray[np.float32]:
-        self.calls.append((self.length, len(tokens)))
-        self.cache.append(tokens)
-        return logits(self.cache._tokens[: self.length], num_logits)
+    def _feed(self, tokens: Tokens, num_logits: int, nodes: Rows) -> NDArray[np.float32]:
+        with self.pace("whole", len(tokens) + len(nodes)):
+            self.calls.append((self.length, len(tokens)))
+            self.cache.append(tokens)
+            text = self.cache._tokens[: self.length]
+            every = np.append(text, nodes.tokens)
+            own = [logits(every[sees]) for sees in nodes.sees]
+            return np.concatenate([logits(text, num_logits), *own])
 
 
 def logits(text: Tokens, num_logits: int = 1) -> NDArray[np.float32]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.branches import NO_BRANCHES, Branches
 from runtime.draft_model import load_drafter, tokens_per_pass
 from runtime.drafter import Drafter, Guess, LookupDrafter
 from runtime.engine import decode
@@ -94,11 +95,15 @@ class Replay:
         time.sleep(WAIT_S)
         return False
 
-    def extend(self, tokens: Tokens, *, num_logits: int = 1) -> NDArray[np.float32]:
+    def extend(
+        self, tokens: Tokens, *, num_logits: int = 1, branches: Branches = NO_BRANCHES
+    ) -> NDArray[np.float32]:
         """Rows in which only the text's own next token is possible, none after the last."""
-        rows = np.full((num_logits, self._vocabulary), -np.inf, np.float32)
-        own = self._tokens[len(tokens) - num_logits + 1 : len(tokens) + 1]
-        rows[np.arange(len(own)), own] = 0
+        fed = np.arange(len(tokens) - num_logits, len(tokens))
+        places = 1 + np.concatenate([fed, branches.behind(len(tokens)).positions])
+        rows = np.full((len(places), self._vocabulary), -np.inf, np.float32)
+        known = np.flatnonzero(places < len(self._tokens))
+        rows[known, self._tokens[places[known]]] = 0
         return rows
 
 
