@@ -1,0 +1,225 @@
+"""What the text so far says: how often guesses stand, where they break, and what calls really take.
+
+Cautious until something is seen, and forgetful: texts change, and devices grow hot.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.costs import Curve
+
+MOST_PLACES = 16  # of a proposal that are told apart
+LONGEST_MATCH = 8  # of a copied text; longer ones count as this
+HALF_LIFE = 24.0  # observations of one place after which one weighs half
+HALF_LIFE_UNSEEN = 256.0  # rounds, of whatever kind
+OF_AN_EARLIER_TEXT = 0.5  # what its observations weigh in a new one
+
+PRIOR_WEIGHT = 2.0  # observations that a prior is worth
+# Below what the reference model's drafts show in docs/draft.md and docs/log.md.
+FIRST_PLACE, LATER_PLACES = 0.55, 0.45
+FIRST_RUNNER_UP, LATER_RUNNER_UPS = 0.25, 0.12
+COPIED = (0.2, 0.4, 0.55, 0.7)  # behind a match of 1, 2, 3, 4 tokens and more
+HITS_WEIGHT = 8.0  # rounds with hits and misses that the model of ranks is worth
+
+FOLLOWING = 0.1  # what a new observation weighs in the course of a device
+LARGEST_STEP = 0.5  # in logarithms; a pause of the machine is no course
+
+
+@dataclass(slots=True)
+class Share:
+    """How often something is so, of observations that fade, beside a prior's."""
+
+    prior: float
+    weight: float = PRIOR_WEIGHT
+    yes: float = 0.0
+    seen: float = 0.0
+
+    def learn(self, *, is_so: bool) -> None:
+        """One observation more; those before weigh a little less."""
+        self.fade(0.5 ** (1 / HALF_LIFE))
+        self.yes += is_so
+        self.seen += 1
+
+    def fade(self, kept: float) -> None:
+        """Let all observations weigh `kept` of what they did."""
+        self.yes *= kept
+        self.seen *= kept
+
+    def at(self, deviations: float = 0.0) -> float:
+        """The mean, or so many standard deviations of what is not known above it; at most 1."""
+        whole = self.seen + self.weight
+        mean = (self.yes + self.prior * self.weight) / whole
+        return min(1.0, mean + deviations * math.sqrt(mean * (1 - mean) / (whole + 1)))
+
+
+def _places() -> list[Share]:
+    return [Share(LATER_PLACES if place else FIRST_PLACE) for place in range(MOST_PLACES + 1)]
+
+
+def _copied() -> list[Share]:
+    return [Share(COPIED[min(length, len(COPIED)) - 1]) for length in range(1, LONGEST_MATCH + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """Of the likeliest ways in which a chain may break: what they are worth, best first.
+
+    chances: of each (place, token), unconditional. leaves: those at places that a leaf of the tree
+    could fill, which is not the one after a whole chain.
+    """
+
+    chances: tuple[float, ...]
+    leaves: tuple[bool, ...]
+
+    def with_siblings(self, siblings: int) -> tuple[float, "Guessed"]:
+        """The chance that one of so many leaves stands, and what is left for hypotheses."""
+        taken = set(islice((at for at, is_leaf in enumerate(self.leaves) if is_leaf), siblings))
+        left = [at for at in range(len(self.chances)) if at not in taken]
+        return sum(self.chances[at] for at in taken), Guessed(
+            tuple(self.chances[at] for at in left), tuple(self.leaves[at] for at in left)
+        )
+
+    def hit_rates(self) -> tuple[float, ...]:
+        """The chance that the outcome is among the first 0, 1, 2, … of them."""
+        return tuple(accumulate(self.chances, initial=0.0))
+
+
+@dataclass(slots=True)
+class Estimates:
+    """Acceptance by place and source, ranks of what came instead, hits; of the text so far.
+
+    runner_ups: how many other tokens a guess of the model names.
+    """
+
+    runner_ups: int
+    places: list[Share] = field(default_factory=_places)
+    copied: list[Share] = field(default_factory=_copied)
+    ranks: list[Share] = field(init=False)
+    hits: dict[int, Share] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ranks = [
+            Share(LATER_RUNNER_UPS if rank else FIRST_RUNNER_UP) for rank in range(self.runner_ups)
+        ]
+
+    def begin(self) -> None:
+        """A new text: what the one before showed weighs less."""
+        self._fade(OF_AN_EARLIER_TEXT)
+
+    def round(self) -> None:
+        """A round of any kind is over: what is not looked at grows uncertain, slowly."""
+        self._fade(0.5 ** (1 / HALF_LIFE_UNSEEN))
+
+    def learn_model(self, *, proposed: int, accepted: int, rank: int | None) -> None:
+        """Of the draft's chain of `proposed` the first `accepted` stood.
+
+        rank: of the target's next token among the draft's guesses at the next place: 0 for its
+        first choice, which can be so only after a whole chain; 1, 2, … for its runner-ups; any
+        larger number when it is none of them; None when the draft guessed nothing there.
+        """
+        for place in range(min(accepted, MOST_PLACES)):
+            self.places[place].learn(is_so=True)
+        if accepted < MOST_PLACES and (accepted < proposed or rank is not None):
+            self.places[accepted].learn(is_so=rank == 0)
+        if rank:
+            for at in range(min(rank, self.runner_ups)):
+                self.ranks[at].learn(is_so=at + 1 == rank)
+
+    def learn_lookup(self, *, match_length: int, proposed: int, accepted: int) -> None:
+        """Of `proposed` tokens copied behind a match the first `accepted` stood.
+
+        Each that stands makes the match one longer. Also for rounds in which they were not proposed
+        and `accepted` tells how many would have stood.
+        """
+        for place in range(min(proposed, accepted + 1)):
+            self._copied_after(match_length + place).learn(is_so=place < accepted)
+
+    def learn_hit(self, num_hypotheses: int, *, is_hit: bool) -> None:
+        """With so many hypotheses the outcome was, or was not, among them."""
+        self.hits.setdefault(num_hypotheses, Share(0.0, 0.0)).learn(is_so=is_hit)
+
+    def model(self, count: int, deviations: float = 0.0) -> list[float]:
+        """Acceptance at the first `count` places and, last, at the one after them."""
+        return [share.at(deviations) for share in self.places[: count + 1]]
+
+    def lookup(self, match_length: int, count: int, deviations: float = 0.0) -> list[float]:
+        """Acceptance at `count` places behind a match of so many tokens."""
+        return [self._copied_after(match_length + place).at(deviations) for place in range(count)]
+
+    def guessed(self, acceptance: Sequence[float]) -> Guessed:
+        """How a chain may break, likeliest first; `acceptance` as `model` gives it."""
+        by_rank, left = [], 1.0
+        for share in self.ranks:
+            by_rank.append(left * share.at())
+            left -= by_rank[-1]
+        *places, after = acceptance
+        found, reached = [], 1.0
+        for chance in places:
+            found += [(reached * (1 - chance) * of, True) for of in by_rank]
+            reached *= chance
+        found.append((reached * after, False))
+        found += [(reached * (1 - after) * of, False) for of in by_rank]
+        found.sort(key=lambda guess: -guess[0])
+        chances, leaves = zip(*found, strict=True)
+        return Guessed(chances, leaves)
+
+    def hit_rate(self, num_hypotheses: int, expected: float) -> float:
+        """The chance of a hit: what ranks let expect, and with time what came."""
+        seen = self.hits.get(num_hypotheses)
+        if seen is None:
+            return expected
+        return (seen.yes + HITS_WEIGHT * expected) / (seen.seen + HITS_WEIGHT)
+
+    def _copied_after(self, match_length: int) -> Share:
+        return self.copied[min(match_length, LONGEST_MATCH) - 1]
+
+    def _fade(self, kept: float) -> None:
+        for share in (*self.places, *self.copied, *self.ranks, *self.hits.values()):
+            share.fade(kept)
+
+
+class Course:
+    """How long calls really take, as a multiple of a curve: by their width, and as the device goes.
+
+    A width's first calls tell how far the curve is off there; later ones how the device as a whole
+    has changed since.
+    """
+
+    def __init__(self) -> None:
+        self._common = 0.0  # logarithms of ratios
+        self._own: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
+
+    def learn(self, rows: int, ratio: float) -> None:
+        """Calls of `rows` rows took `ratio` (above 0) times what the curve says."""
+        found = math.log(ratio)
+        if not self._seen:
+            self._common = found
+            self._own[rows], self._seen[rows] = 0.0, 1
+            return
+        seen = self._seen.get(rows, 0)
+        before = float(self._own_at([rows])[0])
+        step = min(LARGEST_STEP, max(-LARGEST_STEP, found - self._common - before))
+        self._own[rows] = before + step / (1.5 + seen * seen / 2)
+        self._common += step * FOLLOWING * seen / (1 + seen)
+        self._seen[rows] = seen + 1
+
+    def follow(self, curve: Curve) -> Curve:
+        """The curve as calls are now."""
+        if not self._seen:
+            return curve
+        rows = sorted({*curve.rows, *self._own})
+        ratios = np.exp(self._common + self._own_at(rows))
+        return Curve(
+            tuple(rows),
+            tuple(curve(each) * ratio for each, ratio in zip(rows, ratios.tolist(), strict=True)),
+        )
+
+    def _own_at(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        known = sorted(self._own)
+        return np.interp(rows, known, [self._own[each] for each in known])

@@ -1,0 +1,199 @@
+"""Estimates: exact with a few observations, right in the limit, quick when things change."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from runtime.costs import Curve
+from runtime.estimates import (
+    COPIED,
+    FIRST_PLACE,
+    HALF_LIFE,
+    HALF_LIFE_UNSEEN,
+    LONGEST_MATCH,
+    Course,
+    Estimates,
+    Guessed,
+    Share,
+)
+
+
+def test_a_share_is_its_prior_then_what_is_seen() -> None:
+    share = Share(0.5, weight=2.0)
+    assert share.at() == 0.5
+    share.learn(is_so=True)
+    assert share.at() == pytest.approx((1 + 1) / 3)
+    share.learn(is_so=False)
+    kept = 0.5 ** (1 / HALF_LIFE)
+    assert share.at() == pytest.approx((kept + 1) / (kept + 1 + 2))
+
+
+def test_an_observation_weighs_half_after_the_half_life() -> None:
+    share = Share(0.0, weight=1.0)
+    share.learn(is_so=True)
+    for _ in range(int(HALF_LIFE)):
+        share.learn(is_so=False)
+    assert share.yes == pytest.approx(0.5)
+
+
+def test_what_is_unknown_is_hoped_for_and_hope_shrinks_with_knowledge() -> None:
+    share = Share(0.5, weight=2.0)
+    hopes = []
+    for number in range(20):
+        hopes.append(share.at(1.0) - share.at())
+        share.learn(is_so=number % 2 == 0)
+    assert hopes[0] == pytest.approx(math.sqrt(0.25 / 3))
+    assert hopes[-1] < hopes[0] / 2
+    assert Share(0.9, weight=0.1).at(3.0) == 1.0
+
+
+def test_places_are_counted_as_long_as_all_before_them_stood() -> None:
+    estimates = Estimates(2)
+    before = estimates.model(4)
+    assert before[0] == FIRST_PLACE
+    estimates.learn_model(proposed=4, accepted=2, rank=1)
+    after = estimates.model(4)
+    assert len(after) == 5
+    signs = [np.sign(new - old) for new, old in zip(after, before, strict=True)]
+    assert signs == [1, 1, -1, 0, 0]
+
+
+def test_the_place_after_a_whole_chain_is_learned_only_if_the_draft_guessed_there() -> None:
+    for rank, sign in ((None, 0), (0, 1), (1, -1), (9, -1)):
+        estimates = Estimates(2)
+        before = estimates.model(2)[2]
+        estimates.learn_model(proposed=2, accepted=2, rank=rank)
+        assert np.sign(estimates.model(2)[2] - before) == sign
+
+
+@pytest.mark.parametrize(
+    ("rank", "signs"),
+    [(None, [0, 0, 0]), (0, [0, 0, 0]), (1, [1, 0, 0]), (3, [-1, -1, 1]), (4, [-1, -1, -1])],
+)
+def test_ranks(rank: int | None, signs: list[int]) -> None:
+    estimates = Estimates(3)
+    before = [share.at() for share in estimates.ranks]
+    estimates.learn_model(proposed=1, accepted=1 if rank == 0 else 0, rank=rank)
+    after = [share.at() for share in estimates.ranks]
+    assert [np.sign(new - old) for new, old in zip(after, before, strict=True)] == signs
+
+
+def test_each_copied_token_that_stands_makes_the_match_longer() -> None:
+    estimates = Estimates(0)
+    assert estimates.lookup(2, 4) == [COPIED[1], COPIED[2], COPIED[3], COPIED[3]]
+    before = estimates.lookup(1, LONGEST_MATCH)
+    estimates.learn_lookup(match_length=2, proposed=4, accepted=1)
+    after = estimates.lookup(1, LONGEST_MATCH)
+    signs = [np.sign(new - old) for new, old in zip(after, before, strict=True)]
+    assert signs == [0, 1, -1, 0, 0, 0, 0, 0]
+    estimates.learn_lookup(match_length=LONGEST_MATCH, proposed=3, accepted=3)
+    assert estimates.lookup(30, 2)[0] > before[-1]
+
+
+def test_in_the_limit_estimates_are_the_truth() -> None:
+    rng = np.random.default_rng(3)
+    truth = [0.8, 0.6, 0.5]
+    estimates = Estimates(2)
+    found, ranks = [], []
+    for _ in range(1000):
+        accepted = next((at for at in range(2) if rng.random() > truth[at]), 2)
+        whole_right = accepted == 2 and rng.random() < truth[2]
+        rank = 0 if whole_right else int(rng.choice([1, 2, 3], p=[0.5, 0.2, 0.3]))
+        estimates.learn_model(proposed=2, accepted=accepted, rank=rank)
+        found.append(estimates.model(2))
+        ranks.append([share.at() for share in estimates.ranks])
+    assert np.mean(found[200:], axis=0) == pytest.approx(truth, abs=0.05)
+    assert np.mean(ranks[200:], axis=0) == pytest.approx([0.5, 0.4], abs=0.08)  # the prior's pull
+
+
+def test_ways_to_break_are_in_order_and_add_up() -> None:
+    estimates = Estimates(1)
+    estimates.ranks[0] = Share(0.5)
+    # Place 1: 0.2 broken, place 2: 0.4, whole 0.4: half of it the first choice, 0.1 the runner-up.
+    guessed = estimates.guessed([0.8, 0.5, 0.5])
+    assert guessed.chances == pytest.approx((0.2, 0.2, 0.1, 0.1))
+    assert sorted(guessed.leaves) == [False, False, True, True]
+    assert guessed.hit_rates() == pytest.approx((0, 0.2, 0.4, 0.5, 0.6))
+    assert estimates.guessed([0.7]).chances == pytest.approx((0.7, 0.15))
+
+
+def test_leaves_are_taken_from_what_hypotheses_are_left() -> None:
+    guessed = Guessed((0.3, 0.2, 0.1, 0.05), (False, True, True, False))
+    gain, left = guessed.with_siblings(1)
+    assert gain == pytest.approx(0.2)
+    assert left == Guessed((0.3, 0.1, 0.05), (False, True, False))
+    gain, left = guessed.with_siblings(5)
+    assert gain == pytest.approx(0.3)
+    assert left == Guessed((0.3, 0.05), (False, False))
+    assert guessed.with_siblings(0) == (0, guessed)
+
+
+def test_hits_correct_what_ranks_let_expect() -> None:
+    estimates = Estimates(1)
+    assert estimates.hit_rate(4, 0.8) == 0.8
+    estimates.learn_hit(4, is_hit=False)
+    assert estimates.hit_rate(4, 0.8) == pytest.approx(0.8 * 8 / 9)
+    assert estimates.hit_rate(8, 0.8) == 0.8
+    for _ in range(200):
+        estimates.learn_hit(4, is_hit=False)
+    assert estimates.hit_rate(4, 0.8) < 0.2
+
+
+def test_what_is_not_looked_at_fades_and_a_new_text_halves() -> None:
+    estimates = Estimates(1)
+    for _ in range(50):
+        estimates.learn_model(proposed=1, accepted=0, rank=1)
+    seen = estimates.places[0].seen
+    for _ in range(int(HALF_LIFE_UNSEEN)):
+        estimates.round()
+    assert estimates.places[0].seen == pytest.approx(seen / 2)
+    estimates.begin()
+    assert estimates.places[0].seen == pytest.approx(seen / 4)
+
+
+CURVE = Curve((1, 4, 8), (1.0, 1.3, 2.0))
+
+
+def test_a_course_without_calls_is_the_curve_and_one_call_sets_the_scale() -> None:
+    course = Course()
+    assert course.follow(CURVE) is CURVE
+    course.learn(4, 10.0)
+    assert course.follow(CURVE).seconds == pytest.approx((10, 13, 20))
+
+
+def test_a_wrong_shape_is_learned_without_taking_it_for_a_change_of_the_device() -> None:
+    course = Course()
+    for _ in range(10):
+        course.learn(1, 1.0)
+    for _ in range(30):
+        course.learn(8, 0.6)
+    now = course.follow(CURVE)
+    assert now(8) == pytest.approx(2.0 * 0.6, rel=0.05)
+    assert now(1) == pytest.approx(1.0, rel=0.2)
+    for _ in range(10):
+        course.learn(1, 1.0)
+    assert course.follow(CURVE)(1) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_device_that_slows_down_slows_every_width() -> None:
+    course = Course()
+    for _ in range(20):
+        course.learn(1, 1.0)
+        course.learn(8, 1.0)
+    seconds = [course.follow(CURVE)(4)]
+    for _ in range(60):
+        course.learn(8, 2.0)
+        seconds.append(course.follow(CURVE)(4))
+    assert all(later >= earlier for earlier, later in pairwise(seconds))
+    assert seconds[-1] == pytest.approx(2.6, rel=0.1)
+    assert course.follow(CURVE)(8) == pytest.approx(4.0, rel=0.02)
+
+
+def test_one_pause_of_the_machine_changes_little() -> None:
+    course = Course()
+    for _ in range(30):
+        course.learn(1, 1.0)
+    course.learn(1, 1000.0)
+    assert course.follow(CURVE)(1) < 1.1
