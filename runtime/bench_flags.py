@@ -67,8 +67,8 @@ meanwhile. Exit codes: 0 done, 1 failed or not equal, 2 wrong usage, 130 interru
 class Options:
     """What the command line asked for; the first of `ways` is the baseline.
 
-    `open`: settings for open_session, under its own names. `json`, `trace`: a file to write, or
-    None.
+    `open`: settings for open_session, under its own names. `json`, `trace`, `plot`: a file to
+    write, or None.
     """
 
     ways: tuple[Way, ...]
@@ -77,6 +77,7 @@ class Options:
     plan: Plan
     json: Path | None
     trace: Path | None
+    plot: Path | None
 
 
 def flag_parser() -> argparse.ArgumentParser:
@@ -105,8 +106,11 @@ def parse(argv: Sequence[str]) -> Options:
             )
     if flags.json is not None and not flags.json.absolute().parent.is_dir():
         raise UsageError(f"--json {flags.json}: there is no folder {flags.json.absolute().parent}.")
-    if flags.trace is not None:
-        check_writable("--trace", flags.trace)
+    if flags.plot is not None and all(way.draft == "none" for way in flags.strategies):
+        raise UsageError("--plot draws a draft beside its target, but no strategy has a draft.")
+    for flag, path in (("--trace", flags.trace), ("--plot", flags.plot)):
+        if path is not None:
+            check_writable(flag, path)
     limit = flags.limit
     if limit is None and not flags.prompts:
         limit = DEFAULT_LIMIT
@@ -123,7 +127,9 @@ def parse(argv: Sequence[str]) -> Options:
         flags.warm_up,
     )
     settings = {name: getattr(flags, name) for name in OPEN_SETTINGS}
-    return Options(flags.strategies, flags.model, settings, plan, flags.json, flags.trace)
+    return Options(
+        flags.strategies, flags.model, settings, plan, flags.json, flags.trace, flags.plot
+    )
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
@@ -178,6 +184,13 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help="write the JSON there too, and every answer with its tokens and metrics",
     )
     add_trace(group)
+    group.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.svg",
+        help="draw some rounds of an answer of each strategy that has a draft, both threads over "
+        "time",
+    )
 
 
 def _ways(text: str) -> tuple[Way, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runtime.bench_flags import PROGRAM, WAYS, Options, parse
+from runtime.bench_plot import panels
 from runtime.bench_report import Preparation, answers, machine, make_report, shown
 from runtime.bench_runs import Contest, Lap, Plan, Session
 from runtime.chat_options import OF_A_DRAFT_MODEL
@@ -24,8 +25,10 @@ from runtime.command_line import (
 )
 from runtime.errors import MirrorError, UsageError
 from runtime.locate import locate_bundle
+from runtime.plot import drawn
 from runtime.screen import CONTROLS, Screen
 from runtime.trace import Trace
+from runtime.whole_file import write_whole
 
 BUSY = 0.5  # of the cores
 
@@ -79,17 +82,12 @@ class _Bench:
                 options = parse(argv)
         except SystemExit:  # --help or --version, and all is said
             return OK
-        load_s = self._load(options)
-        trace = None if options.trace is None else Trace(PROGRAM)
-        try:
-            return self._compare(options, load_s, trace)
-        finally:
-            if trace is not None and options.trace is not None:
-                trace.write(options.trace)
+        return self._compare(options, self._load(options))
 
-    def _compare(self, options: Options, load_s: dict[str, float], trace: Trace | None) -> int:
+    def _compare(self, options: Options, load_s: dict[str, float]) -> int:
         plan = options.plan
         ways = [way for way in options.ways if way.session in self.sessions]
+        trace = Trace(PROGRAM) if options.trace or options.plot else None
         contest = Contest(self.sessions, ways, trace)
         here = machine()
         load = here["load_average"]
@@ -102,7 +100,23 @@ class _Bench:
         preparation = Preparation(load_s, warm_up_s, contest.settings, here)
         laps: list[Lap] = []
         code = exit_code(PROGRAM, lambda: self._measure(contest, plan, laps), self.screen.note)
-        return self._report(laps, plan, preparation, options.json, code) if laps else code
+        try:
+            return self._report(laps, plan, preparation, options.json, code) if laps else code
+        finally:
+            if trace is not None:
+                self._show_times(options, trace, preparation)
+
+    def _show_times(self, options: Options, trace: Trace, preparation: Preparation) -> None:
+        """Write the trace and the drawing that were asked for."""
+        if options.trace is not None:
+            trace.write(options.trace)
+        if options.plot is None:
+            return
+        shown = panels(trace, preparation.settings, preparation.machine)
+        if shown:
+            write_whole(options.plot, drawn(shown))
+        else:
+            self.screen.note(f"Nothing is drawn in {options.plot}: no draft had a round.")
 
     def close(self) -> bool:
         """Close the sessions; False when the process must not wait for their threads."""

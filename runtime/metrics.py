@@ -144,9 +144,7 @@ class Metrics:
     def timeline(self) -> Timeline:
         """What ran when, so far."""
         return Timeline(
-            self.strategy,
             self.started,
-            self.finish_reason,
             tuple(self.round_log),
             tuple(self.target_runs),
             tuple(self.draft.runs),

@@ -38,9 +38,7 @@ class Timeline:
     thread's, the first two mostly within `rounds`; `draft` are the passes of the draft's.
     """
 
-    strategy: str
     start: float
-    finish_reason: str | None
     rounds: Sequence[Round]
     target: Sequence[Run]
     draft: Sequence[Run]

@@ -19,8 +19,11 @@ THREADS = {TARGET: "target (caller)", DRAFT: "draft"}
 Event = dict[str, Any]
 
 
-class Timed(Protocol):
-    """What leaves a timeline: the metrics of an answer."""
+class Metrics(Protocol):
+    """What an answer took."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The metrics by name, ready for JSON."""
 
     def timeline(self) -> Timeline:
         """What ran when, so far."""
@@ -31,7 +34,7 @@ class Entry(NamedTuple):
 
     group: str
     title: str
-    metrics: Timed
+    metrics: Metrics
 
 
 @dataclass(slots=True)
@@ -41,7 +44,7 @@ class Trace:
     program: str
     entries: list[Entry] = field(default_factory=list)
 
-    def add(self, group: str, title: str, metrics: Timed) -> None:
+    def add(self, group: str, title: str, metrics: Metrics) -> None:
         """Take an answer, best before it begins: what it did by the time of writing is written.
 
         Answers of one group share two lines in a viewer, one for each thread.
@@ -50,13 +53,14 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """The whole trace, ready for JSON; time 0 is the start of the first answer."""
-        entries = [(entry, entry.metrics.timeline()) for entry in self.entries]
-        origin = min((timeline.start for _, timeline in entries), default=0.0)
+        timelines = [entry.metrics.timeline() for entry in self.entries]
+        origin = min((timeline.start for timeline in timelines), default=0.0)
         groups = {entry.group: 0 for entry in self.entries}
         groups = {group: number for number, group in enumerate(groups, 1)}
         events: list[Event] = []
-        for entry, timeline in entries:
-            events += _Answer(timeline, groups[entry.group], origin).events(entry.title)
+        for entry, timeline in zip(self.entries, timelines, strict=True):
+            answer = _Answer(timeline, groups[entry.group], origin)
+            events += answer.events(entry.title, entry.metrics.to_dict())
         events.sort(key=lambda event: (event["ts"], -event.get("dur", 0.0)))
         return {
             "traceEvents": [*_names(groups), *events],
@@ -89,12 +93,11 @@ class _Answer:
     process: int
     origin: float
 
-    def events(self, title: str) -> Iterator[Event]:
-        """All of them."""
+    def events(self, title: str, metrics: dict[str, Any]) -> Iterator[Event]:
+        """All of them; the metrics are arguments of the span of the whole answer."""
         timeline = self.timeline
         whole = Run(timeline.start, timeline.end, title)
-        ending = {"strategy": timeline.strategy, "finish_reason": timeline.finish_reason}
-        yield self._span("answer", TARGET, whole, ending)
+        yield self._span("answer", TARGET, whole, metrics)
         yield from self._spans("target", TARGET, timeline.target)
         yield from self._spans("draft", DRAFT, timeline.draft)
         yield from self._spans("wait", TARGET, timeline.waits)

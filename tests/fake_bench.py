@@ -89,7 +89,14 @@ class FakeSession:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"strategy": self.strategy, "draft": self.draft, "exactness": self.exactness}
+        return {
+            "strategy": self.strategy,
+            "draft": self.draft,
+            "exactness": self.exactness,
+            "model": "a model",
+            "draft_model": "a draft" if self.draft == "model" else None,
+            "precision": "int8",
+        }
 
     def generate(
         self,

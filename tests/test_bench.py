@@ -1,13 +1,16 @@
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from runtime.bench import main
 from runtime.errors import BundleError, ContextError, UsageError
 from tests.fake_bench import FakeRuntime, FakeSession
+from tests.timelines import THREE_ROUNDS
 
 TWO = "--strategies autoregressive,speculative:lookup"
 
@@ -171,6 +174,26 @@ def test_a_trace_has_the_answers_that_count_by_strategy(file: Path, tmp_path: Pa
         "talk 2, repeat 1, turn 2",
         "talk 2, repeat 1, turn 2",
     ]
+
+
+def test_a_drawing_has_a_panel_for_each_strategy_with_a_draft(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rounds.svg"
+    code, _, stderr = bench(FakeRuntime(), file, f"{TWO},mirror --plot {path}")
+    assert code == 0, stderr
+    words = [element.text or "" for element in ElementTree.parse(path).iter()]
+    titles = [text for text in words if "a model, int8" in text]
+    assert [text.partition(" · ")[0] for text in titles] == ["speculative:lookup", "mirror:model"]
+
+
+def test_nothing_is_drawn_of_no_round(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.fake_bench.THREE_ROUNDS", replace(THREE_ROUNDS, rounds=()))
+    path = tmp_path / "rounds.svg"
+    code, _, stderr = bench(FakeRuntime(), file, f"{TWO} --plot {path}")
+    assert code == 0
+    assert not path.exists()
+    assert f"Nothing is drawn in {path}: no draft had a round." in stderr
 
 
 @pytest.mark.parametrize("flags", ["", "--strategies autoregressive,mirror:model"])

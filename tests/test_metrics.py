@@ -312,7 +312,7 @@ def test_rounds_leave_a_timeline(clock: Clock) -> None:
     assert [run[:2] for run in found.waits] == [(101, 102), (105, 106), (109, 110)]
     assert [run[:2] for run in found.deliveries] == [(104, 105), (108, 109), (112, 113)]
     assert found.draft == (Run(100.5, 101.5, "read"),)
-    assert (found.strategy, found.start, found.end) == (metrics.strategy, 100, 113)
+    assert (found.start, found.end) == (100, 113)
 
 
 def test_a_round_that_fails_leaves_no_outcome() -> None:

@@ -32,7 +32,7 @@ def test_overlap_and_gaps_are_what_counting_seconds_gives() -> None:
         assert all(run.start < run.end for run in left)
 
 
-NOTHING = Timeline("mirror", 1.0, None, (), (), (), (), ())
+NOTHING = Timeline(1.0, (), (), (), (), ())
 
 
 @pytest.mark.parametrize(

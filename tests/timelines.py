@@ -4,9 +4,7 @@ from runtime.timeline import Round, Run, Timeline
 
 # Seconds. The draft reads beside the target, proposes on its own, and looks ahead twice.
 THREE_ROUNDS = Timeline(
-    "mirror",
     10.0,
-    "eos",
     rounds=(
         Round(11.0, 13.0, 2, 1, 70, hit=False),
         Round(13.5, 15.0, 2, 2, 80, hit=True),
