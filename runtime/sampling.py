@@ -68,12 +68,12 @@ def choose(logits: Floats, context: Sequence[int] | NDArray[np.integer], samplin
     `logits`: float32 [vocabulary]; `context`: every token before the position, which is its length.
     Ties go to the lowest id. Raises MirrorError when no logit is a usable number.
     """
-    scores = _penalised(logits, context, sampling.repetition_penalty)
+    scores = penalised(logits, context, sampling.repetition_penalty)
     best = int(scores.argmax())
-    _check(scores[best])
+    check_usable(scores[best])
     if sampling.temperature == 0:
         return best
-    ids, values = _contest(scores, len(context), sampling, 1)
+    ids, values = contest(scores, _survivors(scores, sampling), len(context), sampling, 1)
     return int(ids[values.argmax()])
 
 
@@ -93,13 +93,14 @@ def rank(
     """
     if count < 1:
         return []
-    scores = _penalised(logits, context, sampling.repetition_penalty, tokens)
-    _check(scores.max())
+    scores = penalised(logits, context, sampling.repetition_penalty, tokens)
+    check_usable(scores.max())
     if sampling.temperature == 0:
-        ids = np.flatnonzero(scores >= _kth_largest(scores, count))
+        ids = np.flatnonzero(scores >= kth_largest(scores, count))
         values = scores[ids].astype(np.float64)
     else:
-        ids, values = _contest(scores, len(context), sampling, count, tokens)
+        kept = _survivors(scores, sampling)
+        ids, values = contest(scores, kept, len(context), sampling, count, tokens)
     order = np.argsort(-values, kind="stable")[:count]
     found = ids[order[values[order] > -math.inf]]
     return [int(token) for token in _named(found, tokens)]
@@ -113,13 +114,13 @@ def margin(
     Takes what `choose` takes. Where the logits are known up to a difference, the choice is certain
     only beyond twice that.
     """
-    scores = _penalised(logits, context, sampling.repetition_penalty)
-    _check(scores.max())
+    scores = penalised(logits, context, sampling.repetition_penalty)
+    check_usable(scores.max())
     if sampling.temperature == 0:
-        ids = np.flatnonzero(scores >= _kth_largest(scores, 2))
+        ids = np.flatnonzero(scores >= kth_largest(scores, 2))
         values = scores[ids].astype(np.float64)
     else:
-        ids, values = _contest(scores, len(context), sampling, 2)
+        ids, values = contest(scores, _survivors(scores, sampling), len(context), sampling, 2)
     if values.size < 2:
         return math.inf
     second, first = np.partition(values, values.size - 2)[-2:]
@@ -137,8 +138,8 @@ def probabilities(
     if sampling.temperature == 0:
         law[choose(logits, context, sampling)] = 1.0
         return law
-    scores = _penalised(logits, context, sampling.repetition_penalty)
-    _check(scores.max())
+    scores = penalised(logits, context, sampling.repetition_penalty)
+    check_usable(scores.max())
     ids = _survivors(scores, sampling)
     kept = slice(None) if ids is None else ids
     weights = np.exp(_scaled(scores[kept], scores.max(), sampling.temperature))
@@ -159,7 +160,7 @@ def gumbel(seed: int, position: int, token_ids: NDArray[np.integer]) -> Doubles:
     return -np.log(-np.log((bits + 0.5) * 2.0**-52))
 
 
-def _check(best: np.float32) -> None:
+def check_usable(best: np.float32) -> None:
     """Refuse scores whose largest value is no finite number (NaN counts as the largest)."""
     if not math.isfinite(best):
         raise MirrorError(
@@ -173,7 +174,7 @@ def _named(places: Ids, tokens: Ids | None) -> Ids:
     return places if tokens is None else tokens[places]
 
 
-def _penalised(
+def penalised(
     logits: Floats,
     context: Sequence[int] | NDArray[np.integer],
     penalty: float,
@@ -197,7 +198,7 @@ def _scaled(scores: Floats, top: np.float32, temperature: float) -> Doubles:
         return (scores.astype(np.float64) - np.float64(top)) / temperature
 
 
-def _weights(scores: Floats, top: np.float32, temperature: float) -> Floats:
+def rough_weights(scores: Floats, top: np.float32, temperature: float) -> Floats:
     """Give probabilities up to a constant, 1 for the best, in float32: quick and approximate."""
     # Bounded, since 0 times infinity would be NaN.
     inverse = np.float32(min(max(1 / temperature, 1e-37), 1e30))
@@ -208,7 +209,7 @@ def _weights(scores: Floats, top: np.float32, temperature: float) -> Floats:
     return weights
 
 
-def _kth_largest(values: NDArray[_Real], k: int) -> _Real:
+def kth_largest(values: NDArray[_Real], k: int) -> _Real:
     """Find the k-th largest value, or the smallest where there are fewer."""
     place = max(values.size - k, 0)
     # The k-th largest of some columns' maxima bounds the answer from below and leaves few values.
@@ -226,7 +227,7 @@ def _survivors(scores: Floats, sampling: Sampling) -> Ids | None:
     ids: Ids | None = None
     kept = scores
     if 0 < sampling.top_k < scores.size:
-        ids = np.flatnonzero(scores >= _kth_largest(scores, sampling.top_k))
+        ids = np.flatnonzero(scores >= kth_largest(scores, sampling.top_k))
         kept = scores[ids]
     if sampling.top_p < 1:
         places = _nucleus(kept, sampling.temperature, sampling.top_p)
@@ -246,13 +247,13 @@ def _nucleus(scores: Floats, temperature: float, top_p: float) -> Ids:
     places in `scores`, ascending.
     """
     top = scores.max()
-    weights = _weights(scores, top, temperature)
+    weights = rough_weights(scores, top, temperature)
     total = float(weights.sum(dtype=np.float64))
     # All tokens below this weight have at most 1 - top_p together: none of them can stay.
     places = np.flatnonzero(weights >= np.float32((1 - top_p) * total / scores.size * 0.999))
     kept = scores[places]
     ordered = np.sort(kept)[::-1]
-    masses = np.cumsum(_weights(ordered, top, temperature), dtype=np.float64) / total
+    masses = np.cumsum(rough_weights(ordered, top, temperature), dtype=np.float64) / total
     count = min(1 + int(np.searchsorted(masses, top_p)), ordered.size)
     border = ordered[count - 1]
     stays = kept > border
@@ -262,11 +263,18 @@ def _nucleus(scores: Floats, temperature: float, top_p: float) -> Ids:
     return found
 
 
-def _contest(
-    scores: Floats, position: int, sampling: Sampling, count: int, tokens: Ids | None = None
+def contest(
+    scores: Floats,
+    ids: Ids | None,
+    position: int,
+    sampling: Sampling,
+    count: int,
+    tokens: Ids | None = None,
 ) -> tuple[Ids, Doubles]:
-    """Give places (ascending) with their noisy scores, among them the `count` best of all."""
-    ids = _survivors(scores, sampling)
+    """Give places (ascending) with their noisy scores, among them the `count` best of `ids`.
+
+    `ids`: the places that take part, ascending; None is all.
+    """
     if (scores if ids is None else ids).size > _FEW and count <= _FEW // 16:
         ids = _contenders(scores, ids, position, sampling, count, tokens)
     elif ids is None:
@@ -305,12 +313,12 @@ def _contenders(
         rest = np.invert(words, out=words).astype(np.float32)
         # The second word adds 20 bits below: where the first leaves 0, less than one of them.
         np.maximum(rest, np.float32(2.0**-22), out=rest)
-        np.divide(_weights(part, top, sampling.temperature), rest, out=ratios[start:stop])
-    first = np.flatnonzero(ratios >= (ratios.max() if count == 1 else _kth_largest(ratios, count)))
+        np.divide(rough_weights(part, top, sampling.temperature), rest, out=ratios[start:stop])
+    first = np.flatnonzero(ratios >= (ratios.max() if count == 1 else kth_largest(ratios, count)))
     first = first if ids is None else ids[first]
     noisy = _scaled(scores[first], top, sampling.temperature)
     noisy += gumbel(sampling.seed, position, _named(first, tokens))
-    level = float(_kth_largest(noisy, count))
+    level = float(kth_largest(noisy, count))
     if level < -40:  # a weight that matters could be below the range of float32
         return np.arange(total) if ids is None else ids
     places = np.flatnonzero(ratios >= np.float32(math.exp(level) * 2.0**-32 / 1.001))
