@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.committed import Committed
+from runtime.guard import is_sure
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling, choose, margin
 from runtime.strategy import Strategy
@@ -86,14 +87,15 @@ def _round(
         rows = len(proposal) + 1
         with metrics.target_run("verify", rows):
             logits = target.extend(text.followed_by(proposal.tokens), num_logits=rows)
-        outcome, path = verify(
+        verdict = verify(
             proposal,
             logits.__getitem__,
             lambda row, path: next_token(row, text.followed_by(path), sampling, metrics),
+            lambda row, path: is_sure(row, text.followed_by(path), sampling, metrics.tree_bound),
         )
-        block = (*path, outcome.final_token)
-        metrics.verified(proposal, outcome)
-        strategy.observe(outcome, block)
+        block = (*verdict.path, verdict.outcome.final_token)
+        metrics.verified(proposal, verdict.outcome, guarded=verdict.guarded)
+        strategy.observe(verdict.outcome, block)
         return text.commit(block)
 
 

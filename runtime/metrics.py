@@ -32,6 +32,8 @@ class Metrics:
     near_tie_bound: float = 0.0  # logits of one text differ by so much at most; 0 when bitwise
     near_ties: int = 0
     early_exits_dropped: int = 0  # by a token channel that was full
+    tree_bound: float = 0.0  # logits off a tree's trunk decide only beyond it; 0 when bitwise
+    guard_stops: int = 0
     finish_reason: str | None = None
     draft_error: str | None = None
     rounds: int = 0
@@ -105,8 +107,11 @@ class Metrics:
         if self.overheads_s:
             self.overheads_s[-1] += busy(self.deliveries[-1:])
 
-    def verified(self, proposal: Proposal, outcome: Outcome) -> None:
-        """A round ended in `outcome`."""
+    def verified(self, proposal: Proposal, outcome: Outcome, *, guarded: bool = False) -> None:
+        """A round ended in `outcome`; guarded: at a node that it does not count as accepted.
+
+        That node's place counts as not evaluated, its token as neither correction nor bonus.
+        """
         self.rounds += 1
         self._final_token = outcome.final_token
         accepted = 0
@@ -118,10 +123,11 @@ class Metrics:
         self.draft_tokens_accepted += accepted
         self.accepted_at.update(range(accepted))
         whole = outcome.node not in proposal.parents
-        self.evaluated_at.update(range(accepted if whole else accepted + 1))
-        if len(proposal):
-            self.bonus_tokens += whole
-            self.correction_tokens += not whole
+        corrected = not whole and not guarded
+        self.evaluated_at.update(range(accepted + corrected))
+        self.guard_stops += guarded
+        self.correction_tokens += corrected
+        self.bonus_tokens += whole and len(proposal) > 0
 
     def committed(self, settled: int, kept: int) -> None:
         """Of `settled` new tokens `kept` are part of the answer."""
@@ -201,7 +207,7 @@ class Metrics:
             "peak_rss_bytes": _peak_rss_bytes(),
             "energy_j": None,
             "near_ties": self.near_ties,
-            "guard_stops": 0,
+            "guard_stops": self.guard_stops,
             "early_exits_dropped": self.early_exits_dropped,
             "draft_error": self.draft_error,
         }

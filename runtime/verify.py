@@ -13,8 +13,9 @@ from runtime.errors import DraftError
 class Proposal:
     """A small tree of tokens for the target to verify, most often a chain.
 
-    `parents[i]` is the node before node i, always an earlier one; -1 is the pending token. Raises
-    DraftError for anything else.
+    `parents[i]` is the node before node i, always an earlier one; -1 is the pending token. The
+    first nodes that each follow the one before are the trunk: its rows of logits are those of plain
+    decoding. Raises DraftError for anything else.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +43,16 @@ class Proposal:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def trunk(self) -> int:
+        """How many nodes the trunk has; all of them in a chain."""
+        places = enumerate(self.parents)
+        return next((node for node, parent in places if parent != node - 1), len(self))
+
+    def cut(self, count: int) -> "Proposal":
+        """Its first `count` nodes, which are a proposal too; itself where it has no more."""
+        return self if len(self) <= count else Proposal(self.tokens[:count], self.parents[:count])
+
     def child(self, node: int, token: int) -> int | None:
         """Find the first child of `node` (-1: the pending token) with this token."""
         for other in range(node + 1, len(self.tokens)):
@@ -61,21 +72,36 @@ class Outcome:
     final_token: int
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a walk found: the outcome, the accepted tokens, and whether a guard ended it."""
+
+    outcome: Outcome
+    path: tuple[int, ...]
+    guarded: bool = False
+
+
 def verify(
     proposal: Proposal,
     row: Callable[[int], NDArray[np.float32]],
     choose: Callable[[NDArray[np.float32], tuple[int, ...]], int],
-) -> tuple[Outcome, tuple[int, ...]]:
+    sure: Callable[[NDArray[np.float32], tuple[int, ...]], bool],
+) -> Verdict:
     """Follow the proposal while it holds the token that the target chooses itself.
 
     `row(0)` gives the logits after the pending token, `row(1 + i)` those after node i; only rows on
-    the path are asked for. `choose(logits, path)` is told the accepted tokens so far. Returns the
-    outcome and the accepted tokens.
+    the path are asked for. `choose(logits, path)` and `sure(logits, path)` are told the accepted
+    tokens so far. Rows of nodes off the trunk were added up in another order than plain decoding's:
+    where one is not sure, the node's own token, which its parent's row chose, is the final one.
     """
+    trunk = proposal.trunk
     node, path = -1, ()  # type: int, tuple[int, ...]
     while True:
-        token = choose(row(node + 1), path)
+        logits = row(node + 1)
+        if node >= trunk and not sure(logits, path):
+            return Verdict(Outcome(proposal.parents[node], path[-1]), path[:-1], guarded=True)
+        token = choose(logits, path)
         following = proposal.child(node, token)
         if following is None:
-            return Outcome(node, token), path
+            return Verdict(Outcome(node, token), path)
         node, path = following, (*path, token)

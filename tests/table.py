@@ -281,7 +281,8 @@ def add_up(metrics: Metrics) -> None:
     assert found["draft_tokens_accepted"] <= found["draft_tokens_evaluated"]
     assert found["draft_tokens_evaluated"] <= found["draft_tokens_proposed"]
     assert found["target_passes"] == found["rounds"] + prompts_own
-    assert found["correction_tokens"] + found["bonus_tokens"] <= found["rounds"]
+    final_tokens = found["correction_tokens"] + found["bonus_tokens"] + found["guard_stops"]
+    assert final_tokens <= found["rounds"]
     # Every place evaluated was accepted or corrected.
     assert found["draft_tokens_evaluated"] == (
         found["draft_tokens_accepted"] + found["correction_tokens"]

@@ -175,6 +175,19 @@ def test_in_a_tree_the_depth_counts() -> None:
         assert (found["bonus_tokens"], found["correction_tokens"]) == (bonus, 1 - bonus)
 
 
+def test_a_guard_stop_is_neither_a_correction_nor_a_bonus_and_its_place_is_not_evaluated() -> None:
+    tree = Proposal((5, 6, 7, 8), (-1, -1, 1, 2))
+    metrics = new_metrics()
+    metrics.verified(tree, Outcome(1, 7), guarded=True)
+    metrics.verified(tree, Outcome(2, 9))
+    found = metrics.to_dict()
+    assert found["guard_stops"] == 1
+    assert (found["draft_tokens_accepted"], found["draft_tokens_evaluated"]) == (3, 4)
+    assert found["per_place_acceptance"] == [1.0, 1.0, 0.0]
+    assert (found["bonus_tokens"], found["correction_tokens"]) == (0, 1)
+    assert metrics.settled_tokens == 5
+
+
 def test_what_a_stop_string_takes_back_is_discarded() -> None:
     metrics = after_rounds([(4, 3), (4, 4)])
     metrics.withdraw(3)
