@@ -1,6 +1,5 @@
 """An answer: the pieces of text as they come, and what is known of it by then."""
 
-import time
 from collections.abc import Callable, Generator, Iterator
 from threading import Event
 
@@ -91,7 +90,7 @@ class StreamedAnswer(Answer, Iterator[str]):
 
     def _run(self, blocks: Blocks) -> Generator[str, None, None]:
         ending = "failed"
-        self.metrics.started = time.perf_counter()
+        self.metrics.started = self.metrics.clock()
         try:
             for block in blocks:
                 if piece := self.push(block):

@@ -5,13 +5,13 @@ Two counters, of free and of filled slots, let a side wait: the sender alone mov
 receiver alone the head, and nobody polls.
 """
 
-import queue
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.clock import REAL_TIMING, Timing
 from runtime.errors import DraftError
 
 _HEADER = 5  # kind, round, node, final token, number of tokens
@@ -43,11 +43,11 @@ class Message:
 class TokenChannel:
     """A ring of `slots` messages of at most `widest` tokens each; one sender, one receiver."""
 
-    def __init__(self, *, slots: int, widest: int) -> None:
+    def __init__(self, *, slots: int, widest: int, timing: Timing = REAL_TIMING) -> None:
         self.widest = widest
         self._ring: NDArray[np.int64] = np.zeros((slots, _HEADER + widest), np.int64)
-        self._free = _Count(slots)
-        self._filled = _Count(0)
+        self._free = timing.count(slots)
+        self._filled = timing.count(0)
         self._sent = 0
         self._received = 0
         self._failure: BaseException | None = None
@@ -102,27 +102,6 @@ class TokenChannel:
         """Tell the receiver, after all that was sent, that no more will come and why."""
         self._failure = error
         self._filled.release()
-
-
-class _Count:
-    """A number of things to wait for; unlike a semaphore's, its lock survives an interrupt."""
-
-    def __init__(self, start: int) -> None:
-        self._things: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(start):
-            self.release()
-
-    def acquire(self, *, timeout: float) -> bool:
-        """Take one; False when there is none in `timeout` seconds."""
-        try:
-            self._things.get(timeout=timeout)
-        except queue.Empty:
-            return False
-        return True
-
-    def release(self) -> None:
-        """Add one."""
-        self._things.put(None)
 
 
 def describe(error: BaseException | None) -> str:

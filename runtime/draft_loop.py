@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runtime.channel import Kind, Message, TokenChannel
+from runtime.clock import Clock
 from runtime.drafter import Drafter, Guess
 from runtime.errors import DraftError
 from runtime.sampling import Sampling
@@ -23,7 +24,7 @@ SEND_S = 0.5  # how long it waits for a full channel before it looks whether it 
 
 @dataclass(slots=True)
 class DraftWork:
-    """What the draft did in one generation: passes, and when they ran (perf_counter seconds)."""
+    """What the draft did in one generation: passes, and when they ran (seconds of the clock)."""
 
     runs: list[Run] = field(default_factory=list)
 
@@ -36,7 +37,7 @@ class DraftWork:
 class DraftLoop:
     """The thread's end: owns the drafter, the committed tokens, and what was guessed last.
 
-    The caller's end reads `loaded`, `texts_read` and `busy_since` (perf_counter seconds; None
+    The caller's end reads `loaded`, `texts_read` and `busy_since` (seconds of the clock; None
     between loading and chunks), writes `work` and `sampling`, and calls `stop`.
     """
 
@@ -48,6 +49,7 @@ class DraftLoop:
         *,
         context: int,
         vocabulary: int,
+        clock: Clock = time.perf_counter,
     ) -> None:
         """Draft with what `make` gives texts of up to `context` tokens, ids below `vocabulary`."""
         self.work = DraftWork()
@@ -59,6 +61,7 @@ class DraftLoop:
         self._make = make
         self._inbox, self._outbox = inbox, outbox
         self._vocabulary = vocabulary
+        self._clock = clock
         self._committed = np.empty(context + 1, np.int64)
         self._length = 0
         self._texts = 0
@@ -68,7 +71,7 @@ class DraftLoop:
 
     def load(self) -> str:
         """Make the drafter, whatever that raises, and return its source."""
-        self.busy_since = time.perf_counter()
+        self.busy_since = self._clock()
         self._drafter = self._make()
         self.busy_since, self.loaded = None, True
         return self._drafter.source
@@ -123,7 +126,7 @@ class DraftLoop:
         self._chunks += 1
         if self._chunks > self._length + 1:
             raise DraftError(f"The draft never ends to read a text of {self._length} tokens.")
-        started = self.busy_since = time.perf_counter()
+        started = self.busy_since = self._clock()
         if self._drafter.catch_up(self._committed[: self._length]):
             self.texts_read = self._texts
         self.busy_since = None
@@ -174,7 +177,7 @@ class DraftLoop:
         count = max(0, min(count, len(self._committed) - len(context)))
         passes = self._drafter.draft(context, count, self.sampling)
         while count and not self.abandoned:
-            started = time.perf_counter()
+            started = self._clock()
             found = next(passes, None)
             if found is None:
                 return
@@ -184,7 +187,7 @@ class DraftLoop:
             yield guesses
 
     def _ran(self, started: float, name: str) -> None:
-        self.work.runs.append(Run(started, time.perf_counter(), name))
+        self.work.runs.append(Run(started, self._clock(), name))
 
     def _tell(self, message: Message) -> None:
         """Send, however long nobody reads, until nobody is there who could."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.clock import Clock
 from runtime.draft_loop import DraftWork
 from runtime.timeline import Round, Run, Timeline, busy, overlap
 from runtime.verify import Outcome, Proposal
@@ -53,11 +54,15 @@ class Metrics:
     deliveries: list[Run] = field(default_factory=list)  # of tokens that become text
     round_log: list[Round] = field(default_factory=list)
     overheads_s: list[float] = field(default_factory=list)
-    arrivals: list[float] = field(default_factory=list)  # of each emitted token, perf_counter
-    started: float = field(default_factory=time.perf_counter)
+    arrivals: list[float] = field(default_factory=list)  # of each emitted token
+    clock: Clock = field(default=time.perf_counter, kw_only=True)  # of every time below
+    started: float = field(init=False)
     first_token: float | None = None
     ended: float | None = None
     _final_token: int = -1
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
 
     @property
     def emitted_tokens(self) -> int:
@@ -72,25 +77,25 @@ class Metrics:
     @contextmanager
     def target_run(self, name: str = "verify", rows: int = 0) -> Iterator[None]:
         """Time one pass of the target over `rows` tokens (0: not known)."""
-        started = time.perf_counter()
+        started = self.clock()
         yield
-        self.target_runs.append(Run(started, time.perf_counter(), name, rows))
+        self.target_runs.append(Run(started, self.clock(), name, rows))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Time a wait for the draft."""
-        started = time.perf_counter()
+        started = self.clock()
         yield
-        self.waits.append(Run(started, time.perf_counter(), "wait for the draft"))
+        self.waits.append(Run(started, self.clock(), "wait for the draft"))
 
     @contextmanager
     def round(self) -> Iterator[None]:
         """Time a round; what is neither a target pass nor a wait is overhead."""
-        started = time.perf_counter()
+        started = self.clock()
         runs, waits = len(self.target_runs), len(self.waits)
         before = self._outcomes()
         yield
-        ended = time.perf_counter()
+        ended = self.clock()
         apart = busy(self.target_runs[runs:]) + busy(self.waits[waits:])
         self.overheads_s.append(ended - started - apart)
         pairs = zip(self._outcomes(), before, strict=True)
@@ -101,9 +106,9 @@ class Metrics:
     @contextmanager
     def delivering(self) -> Iterator[None]:
         """Time what turns a round's tokens into text: overhead of that round."""
-        started = time.perf_counter()
+        started = self.clock()
         yield
-        self.deliveries.append(Run(started, time.perf_counter(), "make text"))
+        self.deliveries.append(Run(started, self.clock(), "make text"))
         if self.overheads_s:
             self.overheads_s[-1] += busy(self.deliveries[-1:])
 
@@ -131,7 +136,7 @@ class Metrics:
 
     def committed(self, settled: int, kept: int) -> None:
         """Of `settled` new tokens `kept` are part of the answer."""
-        now = time.perf_counter()
+        now = self.clock()
         if self.first_token is None:
             self.first_token = now
         self.ended = now

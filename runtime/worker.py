@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.channel import Kind, Message, TokenChannel, describe
+from runtime.clock import REAL_TIMING, Timing
 from runtime.draft_loop import DraftLoop, DraftWork
 from runtime.drafter import Drafter
 from runtime.errors import DraftError
@@ -46,17 +47,20 @@ class DraftWorker:
         context: int,
         vocabulary: int,
         time_limit_s: float = 5.0,
+        timing: Timing = REAL_TIMING,
     ) -> None:
         """Load the first draft and start its thread; raises what `make` raises.
 
         make: loads a draft; after a drop it is called again, in the thread of the fresh draft.
         context: the most tokens a text may have. vocabulary: ids from 0 up to it are tokens, all
         else is nonsense. time_limit_s: how long an answer may take before the draft is dropped.
+        timing: the clock, and what waits by it.
         """
         self.errors: list[str] = []
         self.work = DraftWork()
-        self._new = partial(_Draft, make, context=context, vocabulary=vocabulary)
+        self._new = partial(_Draft, make, context=context, vocabulary=vocabulary, timing=timing)
         self._time_limit_s = time_limit_s
+        self._timing = timing
         self._text: list[int] = []
         self._sampling = Sampling()
         self._round = 0
@@ -91,7 +95,7 @@ class DraftWorker:
         what, limit = ("read no further", self._time_limit_s)
         if not draft.loop.loaded:
             what, limit = ("was not loaded", LOAD_S)
-        if started is not None and time.perf_counter() - started > limit:
+        if started is not None and self._timing() - started > limit:
             self._drop(DraftError(f"The draft {what} for {limit:g} s."))
         return False
 
@@ -101,7 +105,7 @@ class DraftWorker:
             draft = self._drafts.current
             if draft is None or not (draft.told and draft.loop.loaded):
                 return False
-            time.sleep(READING_S)
+            self._timing.sleep(READING_S)
         return True
 
     def begin(self, tokens: Sequence[int] | NDArray[np.int64], sampling: Sampling) -> None:
@@ -229,12 +233,21 @@ class DraftWorker:
 class _Draft:
     """One draft: its thread, the channels to it, and what it was told."""
 
-    def __init__(self, make: Callable[[], Drafter], *, context: int, vocabulary: int) -> None:
+    def __init__(
+        self, make: Callable[[], Drafter], *, context: int, vocabulary: int, timing: Timing
+    ) -> None:
         slots = 64 + 2 * (context // WIDEST_MESSAGE + 1)
-        self.inbox = TokenChannel(slots=slots, widest=WIDEST_MESSAGE)
-        self.outbox = TokenChannel(slots=slots, widest=WIDEST_MESSAGE)
-        self.loop = DraftLoop(make, self.inbox, self.outbox, context=context, vocabulary=vocabulary)
-        self.thread = threading.Thread(target=self.loop.run, name="draft", daemon=True)
+        self.inbox = TokenChannel(slots=slots, widest=WIDEST_MESSAGE, timing=timing)
+        self.outbox = TokenChannel(slots=slots, widest=WIDEST_MESSAGE, timing=timing)
+        self.loop = DraftLoop(
+            make,
+            self.inbox,
+            self.outbox,
+            context=context,
+            vocabulary=vocabulary,
+            clock=timing,
+        )
+        self.thread = timing.thread(self.loop.run, "draft")
         self.told = False  # the text, from its start
         self.is_long = False
         self.texts = 0

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.channel import Message
+from runtime.clock import Clock
 from runtime.drafter import Drafter, Guess
 from runtime.engine import decode
 from runtime.metrics import Metrics
@@ -232,9 +233,9 @@ class Written:
         return tuple(token for block in self.blocks for token in block)
 
 
-def new_metrics(strategy: str = "any") -> Metrics:
+def new_metrics(strategy: str = "any", *, clock: Clock = time.perf_counter) -> Metrics:
     """Metrics of a generation that did nothing yet."""
-    return Metrics(strategy, 0, {})
+    return Metrics(strategy, 0, {}, clock=clock)
 
 
 def write(

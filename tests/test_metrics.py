@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from runtime import metrics as module
 from runtime.draft_loop import DraftWork
 from runtime.metrics import Metrics, percentiles_ms
 from runtime.timeline import Round, Run
@@ -56,20 +55,18 @@ SCHEMA = [
 
 
 class Clock:
-    """Stands for `time`: perf_counter tells what it was set to."""
+    """It tells what it was set to."""
 
     def __init__(self) -> None:
         self.now = 100.0
 
-    def perf_counter(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 def after_rounds(rounds: Iterable[tuple[int, int]], *, last_kept: int | None = None) -> Metrics:
@@ -77,7 +74,7 @@ def after_rounds(rounds: Iterable[tuple[int, int]], *, last_kept: int | None = N
 
     Of the last block `last_kept` tokens are kept.
     """
-    metrics = Metrics("mirror", 7, {"target": "CPU"}, started=0.0)
+    metrics = Metrics("mirror", 7, {"target": "CPU"})
     with metrics.target_run():
         metrics.committed(1, 1)
     blocks = []
@@ -237,8 +234,7 @@ def test_hidden_share(
 
 
 def test_times_of_a_generation(clock: Clock) -> None:
-    metrics = new_metrics()
-    metrics.started = 100.0
+    metrics = new_metrics(clock=clock)
     for now, count in [(101.0, 1), (102.0, 3), (105.0, 1)]:
         clock.now = now
         metrics.committed(count, count)
@@ -250,7 +246,7 @@ def test_times_of_a_generation(clock: Clock) -> None:
 
 
 def test_times_between_tokens_are_nothing_within_a_block(clock: Clock) -> None:
-    metrics = new_metrics()
+    metrics = new_metrics(clock=clock)
     for now, settled, kept in [(101.0, 1, 1), (102.0, 3, 3), (105.0, 3, 2), (106.0, 1, 0)]:
         clock.now = now
         metrics.committed(settled, kept)
@@ -274,7 +270,7 @@ def test_percentiles_lie_between_the_nearest_values() -> None:
 
 
 def test_overhead_is_neither_a_target_pass_nor_a_wait_and_is_a_median(clock: Clock) -> None:
-    metrics = new_metrics()
+    metrics = new_metrics(clock=clock)
     with metrics.delivering():
         clock.now += 50  # the prompt's own token is no round's overhead
     for own, waited, ran, delivered in [(1, 20, 300, 0), (2, 0, 400, 1), (90, 7, 5, 9)]:
@@ -293,8 +289,7 @@ def test_overhead_is_neither_a_target_pass_nor_a_wait_and_is_a_median(clock: Clo
 
 
 def test_rounds_leave_a_timeline(clock: Clock) -> None:
-    metrics = new_metrics()
-    metrics.started = 100.0
+    metrics = new_metrics(clock=clock)
     metrics.draft = DraftWork([Run(100.5, 101.5, "read")])
     with metrics.target_run("read"):
         clock.now += 1
