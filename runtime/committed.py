@@ -44,9 +44,19 @@ class Committed:
         return self._length > self._prompt_length
 
     @property
+    def length(self) -> int:
+        """How many tokens are committed."""
+        return self._length
+
+    @property
+    def free(self) -> int:
+        """How many nodes a proposal may have: all of them are in the context at once."""
+        return self._context - self._length
+
+    @property
     def room(self) -> int:
-        """How long a proposal may be: it and a final token must fit in budget and context."""
-        return min(self._left - 1, self._context - self._length)
+        """How deep a proposal may be: a path and a final token must fit in budget and context."""
+        return min(self._left - 1, self.free)
 
     def followed_by(self, tokens: tuple[int, ...]) -> NDArray[np.int64]:
         """The committed tokens and then `tokens`, [n] int64; valid until the next call."""

@@ -2,7 +2,8 @@
 
 A round: the strategy proposes, the target runs over the pending token and the proposal, `verify`
 walks the rows with the target's own choices, and the accepted path and the final token are
-committed. Only `choose` decides what the text is.
+committed. Only `choose` decides what the text is. Of a tree the trunk is fed as text, the rest as
+branches, whose rows a guard distrusts.
 """
 
 from collections.abc import Callable, Generator
@@ -82,11 +83,15 @@ def _round(
 ) -> tuple[int, ...]:
     """Propose, verify and commit; return the tokens that belong to the text."""
     with metrics.round():
-        proposal = strategy.propose(text.room)
+        proposal = strategy.propose(text.room).cut(text.free)
         strategy.verifying(proposal)
-        rows = len(proposal) + 1
-        with metrics.target_run("verify", rows):
-            logits = target.extend(text.followed_by(proposal.tokens), num_logits=rows)
+        trunk = proposal.tokens[: proposal.trunk]
+        with metrics.target_run("verify", len(proposal) + 1):
+            logits = target.extend(
+                text.followed_by(trunk),
+                num_logits=len(trunk) + 1,
+                branches=proposal.branches(text.length),
+            )
         verdict = verify(
             proposal,
             logits.__getitem__,

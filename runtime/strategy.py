@@ -26,7 +26,7 @@ class Strategy(Protocol):
         """A text starts; called before the target reads the prompt."""
 
     def propose(self, room: int) -> Proposal:
-        """What to verify next, at most `room` tokens; may be empty."""
+        """What to verify next, at most `room` tokens deep; may be empty."""
 
     def verifying(self, proposal: Proposal) -> None:
         """The target is about to run on `proposal`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.branches import Branches
 from runtime.errors import DraftError
 
 
@@ -48,6 +49,12 @@ class Proposal:
         """How many nodes the trunk has; all of them in a chain."""
         places = enumerate(self.parents)
         return next((node for node, parent in places if parent != node - 1), len(self))
+
+    def branches(self, length: int) -> Branches:
+        """The nodes off the trunk, which hang from a text of `length` tokens and the trunk."""
+        trunk = self.trunk
+        parents = tuple(length + parent for parent in self.parents[trunk:])
+        return Branches(self.tokens[trunk:], parents)
 
     def cut(self, count: int) -> "Proposal":
         """Its first `count` nodes, which are a proposal too; itself where it has no more."""

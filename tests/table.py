@@ -247,11 +247,13 @@ def write(
     max_new_tokens: int = 16,
     end_tokens: Iterable[int] = (),
     near_tie_bound: float = 0.0,
+    tree_bound: float = 0.0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Written:
     """Continue `prompt`; the counters of every run must add up."""
     metrics = new_metrics(strategy.name)
     metrics.near_tie_bound = near_tie_bound
+    metrics.tree_bound = tree_bound
     blocks = list(
         decode(
             target,

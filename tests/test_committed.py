@@ -54,6 +54,8 @@ def test_blocks(
         assert not text.finished
         text.commit(block)
     assert state(text) == expected
+    assert text.length == len(expected[0])
+    assert text.free == 8 - text.length
     finished = text.finished
     assert finished == (expected[2] is not None)
 
