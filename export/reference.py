@@ -1,6 +1,7 @@
 """The forward pass that every graph is measured against: plain numpy in float32, nothing fused."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +23,36 @@ def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]
     """The logits of several texts that do not see each other, [len(text), model.logits] each.
 
     All rows share every product, so that the weights are read once. The largest things held are
-    the result and one layer's products. Architecture: Touvron et al. 2023, LLaMA.
+    the result and one layer's products.
+    """
+    last = deque(states_of_texts(model, texts), maxlen=1).pop()
+    return [read_off(model, rows) for rows in last]
+
+
+def states_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> Iterator[list[Array]]:
+    """What the embedding and then each layer leaves of every text, [len(text), hidden] each.
+
+    The texts do not see each other. Architecture: Touvron et al. 2023, LLaMA.
     """
     weights, geometry = model.weights, model.geometry
     ends = np.cumsum([len(text) for text in texts])
     spans = [slice(end - len(text), end) for text, end in zip(texts, ends, strict=True)]
     hidden = _embed(model, np.concatenate(texts).astype(np.int64))
     rotary = _rotary(model, np.concatenate([np.arange(len(text)) for text in texts]))
+    yield [hidden[span] for span in spans]
     for layer in range(geometry.layers):
         name = f"layers.{layer}"
         normed = _norm(hidden, weights[f"{name}.attention_norm"], geometry.norm_epsilon)
         hidden = hidden + _attention(model, name, normed, rotary, spans)
         normed = _norm(hidden, weights[f"{name}.feed_forward_norm"], geometry.norm_epsilon)
         hidden = hidden + _feed_forward(model, name, normed)
-    rows = _norm(hidden, weights["norm"], geometry.norm_epsilon) @ model.head.T
-    return [rows[span] for span in spans]
+        yield [hidden[span] for span in spans]
+
+
+def read_off(model: Model, hidden: Array) -> Array:
+    """The logits [n, model.logits] that the final norm and the head make of rows [n, hidden]."""
+    rows: Array = _norm(hidden, model.weights["norm"], model.geometry.norm_epsilon) @ model.head.T
+    return rows
 
 
 def _embed(model: Model, tokens: NDArray[np.int64]) -> Array:
