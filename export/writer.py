@@ -17,7 +17,7 @@ OPSET = 17
 IR_VERSION = 8  # what opset 17 was published with; Android's runtimes read it
 ALIGNMENT = 4096  # a page: external data that starts on one can be mapped into memory
 # What two models in one file of weights have in common; of everything else each has its own.
-COMMON = ("embedding", "head", "cosine", "sine", "lengths")
+COMMON = ("embedding", "head", "head_tokens", "cosine", "sine", "lengths")
 INLINE_BYTES = 1024  # smaller tensors stay in the graph, where shape inference can see them
 
 
