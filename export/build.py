@@ -229,7 +229,7 @@ class _Build:
             f"{place}/{file(rows=min(rows)) if portable else file()}",
             flavour,
             precision,
-            Parity(0.0, 0.0, 0, 0.0),
+            Parity(0.0, 0.0, 0, 0.0, 0.0),
             lanes={str(n): f"{place}/{file(lanes=n)}" for n in LANES if many},
             rows={str(n): f"{place}/{file(rows=n)}" for n in rows},
             context=portable_context(model) if portable else None,

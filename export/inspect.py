@@ -158,10 +158,12 @@ def _role_lines(name: str, role: dict[str, Any]) -> Iterator[str]:
             f"{parity['equal_greedy_share']:.2%} of {parity['tokens_compared']} greedy tokens as "
             f"in float32, logits differ by up to {parity['largest_logit_difference']:.3g}",
         )
-        width = parity["width_difference"]
-        yield from _entry(
-            "    widths", f"logits differ by up to {width:.3g}" if width else "bit-equal"
-        )
+        for label, difference in (
+            ("    widths", parity["width_difference"]),
+            ("    trees", parity["tree_difference"]),
+        ):
+            said = f"logits differ by up to {difference:.3g}" if difference else "bit-equal"
+            yield from _entry(label, said)
 
 
 def _shapes(graph: dict[str, Any]) -> str:

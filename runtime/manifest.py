@@ -12,7 +12,7 @@ from runtime.bundle_files import check_file, check_names, check_sha256
 from runtime.errors import BundleError
 from runtime.strict_json import read_dataclass, read_object
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 FILE_NAME = "manifest.json"
 INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply integers
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # what file managers leave where they looked
@@ -99,14 +99,16 @@ class Geometry:
 class Parity:
     """How one graph compares with a float32 numpy forward pass over the same tokens.
 
-    `width_difference` is the largest between its own logits for calls of different widths, on the
-    machine that built it; 0 where they are bit-equal.
+    Two more are the graph's own, on the machine that built it, 0 where logits are bit-equal:
+    `width_difference`, the largest between calls of different widths, and `tree_difference`, the
+    largest between a token that is a node off the trunk of a tree and the same one in a chain.
     """
 
     largest_logit_difference: float
     equal_greedy_share: float
     tokens_compared: int
     width_difference: float
+    tree_difference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +353,7 @@ class Manifest:
         if not (
             parity.largest_logit_difference >= 0
             and parity.width_difference >= 0
+            and parity.tree_difference >= 0
             and 0 <= parity.equal_greedy_share <= 1
             and 0 <= parity.tokens_compared <= MOST_CACHED
         ):

@@ -18,8 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from runtime import providers
+from runtime.branches import Branches
 from runtime.errors import ProviderError
 from runtime.manifest import FILE_NAME, INTEGER_PROBE_FILE
 from runtime.records import read_record, write_record
@@ -27,6 +29,7 @@ from runtime.session import GraphSession
 
 WIDTHS = (1, 2, 3, 8, 16)
 _ROWS = 16  # rows compared, after as many that only fill the cache
+_NODES = 5  # of the branches that a call of each width is compared with, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,16 @@ def exactness(
 
 
 def compare_widths(session: GraphSession[Any]) -> Exactness:
-    """Compute the same rows in calls of 1, 2, 3, 8 and 16 tokens; the session's cache is kept."""
+    """Compute the same rows in calls of 1, 2, 3, 8 and 16 tokens; the session's cache is kept.
+
+    Of each width one call carries branches, which must not change the rows of the text before.
+    """
     text = (np.arange(2 * _ROWS) * 7919 + 11) % session.vocabulary
     own = session.cache
     largest = 0.0
     try:
         # A cache of its own size: a short context asked for now must not weaken a kept answer.
-        session.use(session.new_cache(min(2 * _ROWS, session.geometry.context)))
+        session.use(session.new_cache(min(2 * _ROWS + _NODES, session.geometry.context)))
         text = text[: session.context]
         start = len(text) // 2
         expected = session.extend(text, num_logits=len(text) - start).copy()
@@ -80,10 +86,13 @@ def compare_widths(session: GraphSession[Any]) -> Exactness:
             session.crop(start)
             for place in range(start, len(text), width):
                 part = text[: place + width]
-                found = session.extend(part, num_logits=len(part) - place)
                 known = expected[place - start : len(part) - start]
-                difference = np.abs(found - known).max()
-                largest = max(largest, float(np.nan_to_num(difference, nan=np.inf)))
+                found = session.extend(part, num_logits=len(known))
+                largest = max(largest, _apart(found, known))
+                if place == start:
+                    branches = _branches(part, session.context - len(part))
+                    found = session.extend(part, num_logits=len(known), branches=branches)
+                    largest = max(largest, _apart(found[: len(known)], known))
     finally:
         session.use(own)
     return _answer(largest)
@@ -108,6 +117,19 @@ def check_integer_products(path: Path) -> None:
                 f"{np.abs(product - exact).max():g}), so int8 graphs would answer wrongly here: "
                 "use --precision fp32."
             )
+
+
+def _branches(text: NDArray[np.int64], room: int) -> Branches:
+    """Nodes behind the text's end, its middle and its start, one below another; `room` at most."""
+    end = len(text)
+    parents = (end - 1, end, end, end // 2, 0)
+    count = min(_NODES, room)
+    return Branches(tuple(np.resize(text, count).tolist()), parents[:count])
+
+
+def _apart(found: NDArray[np.float32], known: NDArray[np.float32]) -> float:
+    """The largest difference; infinite where one is no number."""
+    return float(np.nan_to_num(np.abs(found - known).max(), nan=np.inf))
 
 
 def _answer(largest_difference: float) -> Exactness:

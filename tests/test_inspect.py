@@ -59,6 +59,7 @@ def test_the_lines_fit_and_name_every_graph_and_file(tiny_bundle: Path) -> None:
     for name in [*found["files"], "fused-fp32", "portable-int8", "fused-int4", "apache-2.0"]:
         assert any(name in line for line in text)
     assert "    widths    bit-equal" in text
+    assert any(line.startswith("    trees     logits differ by up to ") for line in text)
     assert any(line.endswith("weights.data  right") for line in text)
     assert any(line.endswith(" bytes  tokenizer_config.json  right") for line in text)
 

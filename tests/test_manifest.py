@@ -47,7 +47,7 @@ def bundle(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / name).write_bytes(b"graph")
     graph = Graph(
-        file=GRAPH, flavour="fused", precision="int8", parity=Parity(0.25, 0.97, 100, 0.0)
+        file=GRAPH, flavour="fused", precision="int8", parity=Parity(0.25, 0.97, 100, 0.0, 0.5)
     )
     manifest = Manifest(
         name="tiny",
@@ -71,7 +71,7 @@ def test_load_returns_what_was_saved(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
     manifest.verify()
     assert manifest.target.geometry == GEOMETRY
-    assert manifest.target.graphs["fused-int8"].parity == Parity(0.25, 0.97, 100, 0.0)
+    assert manifest.target.graphs["fused-int8"].parity == Parity(0.25, 0.97, 100, 0.0, 0.5)
     assert manifest.draft is None
     assert manifest.folder == bundle
     assert manifest.graph_path("target", "int8") == bundle / GRAPH
@@ -91,7 +91,7 @@ def test_graph_path_names_what_there_is(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format_version=2), "format version 2"),
+        (lambda d: d.update(format_version=3), "format version 3"),
         (lambda d: d.pop("format_version"), "format version None"),
         (
             lambda d: d["target"]["graphs"]["fused-int8"].update(rows={"4": GRAPH}),
@@ -155,6 +155,14 @@ def test_graph_path_names_what_there_is(bundle: Path) -> None:
         (
             lambda d: d["target"]["graphs"]["fused-int8"].update(lanes={"9999": GRAPH}),
             "no number of lanes from 2 to 4096",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"]["parity"].update(tree_difference=-1.0),
+            "a parity that nothing can have measured",
+        ),
+        (
+            lambda d: d["target"]["graphs"]["fused-int8"]["parity"].pop("tree_difference"),
+            "lacks the key 'tree_difference'",
         ),
         (
             lambda d: d["target"]["graphs"]["fused-int8"]["parity"].update(equal_greedy_share=1.5),

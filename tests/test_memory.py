@@ -23,7 +23,7 @@ def manifest(precision: str = "int8", **changes: Any) -> Manifest:
         file=f"target/{precision}/fused.onnx",
         flavour="fused",
         precision=precision,  # type: ignore[arg-type]
-        parity=Parity(0.0, 1.0, 1, 0.0),
+        parity=Parity(0.0, 1.0, 1, 0.0, 0.0),
         **changes,
     )
     sizes = {

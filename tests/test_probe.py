@@ -35,25 +35,38 @@ BITWISE = Exactness("bitwise", 0.0)
 
 
 class ByWidth(GraphSession[Cache]):
-    """A session whose logits are off by `error(width)`, `width` the rows of the call."""
+    """A session whose logits are off by `error(width)`, `width` the text's rows of the call.
+
+    They are off by `beside` where branches are in the call; `nodes` says how many, of each such.
+    """
 
     chunk = 64
 
-    def __init__(self, bundle: Path, error: Callable[[int], float], *, context: int = 64) -> None:
+    def __init__(
+        self,
+        bundle: Path,
+        error: Callable[[int], float],
+        *,
+        context: int = 64,
+        beside: float = 0.0,
+    ) -> None:
         geometry = Manifest.load(bundle).target.geometry
         super().__init__(geometry, Cache(context), logits_width=geometry.vocabulary)
         self.widths: list[int] = []
-        self._error = error
+        self.nodes: list[int] = []
+        self._error, self._beside = error, beside
 
     def new_cache(self, context: int) -> Cache:
         return Cache(context)
 
     def _feed(self, tokens: NDArray[np.int64], num_logits: int, nodes: Rows) -> NDArray[np.float32]:
-        width = len(tokens) + len(nodes)
-        self.widths.append(width)
+        self.widths.append(len(tokens))
         self.cache.append(tokens)
         rows = np.outer(np.append(tokens[-num_logits:], nodes.tokens), np.ones(self.vocabulary))
-        return (rows + self._error(width)).astype(np.float32)
+        if nodes:
+            self.nodes.append(len(nodes))
+            rows[:num_logits] += self._beside
+        return (rows + self._error(len(tokens))).astype(np.float32)
 
 
 @pytest.fixture
@@ -107,6 +120,19 @@ def test_one_width_that_differs_is_a_near_tie_with_the_difference(
     assert compare_widths(session) == Exactness("near-tie", 0.25)
     session = ByWidth(tiny_bundle, lambda width: -0.5 * (width == odd) + 0.25 * (width == 2))
     assert compare_widths(session).largest_difference == (0.25 if odd == 2 else 0.5)
+
+
+def test_branches_that_change_the_text_are_a_near_tie(tiny_bundle: Path) -> None:
+    session = ByWidth(tiny_bundle, steady, beside=0.25)
+    assert compare_widths(session) == Exactness("near-tie", 0.25)
+    assert session.nodes == [5] * len(WIDTHS)
+
+
+def test_branches_of_a_short_context_are_as_many_as_fit(tiny_bundle: Path) -> None:
+    session = ByWidth(tiny_bundle, steady, beside=0.25)
+    session.geometry = dataclasses.replace(session.geometry, context=7)
+    assert compare_widths(session) == Exactness("near-tie", 0.25)
+    assert session.nodes == [3, 2, 1]
 
 
 def test_the_text_that_was_cached_stays(tiny_bundle: Path) -> None:

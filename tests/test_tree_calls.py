@@ -109,6 +109,14 @@ def test_every_small_tree_behind_every_part_of_a_text(
 
 
 @every_graph
+def test_the_builder_measured_what_a_tree_costs(
+    flavour: Flavour, precision: str, tiny_bundle: Path
+) -> None:
+    parity = Manifest.load(tiny_bundle).graph("target", precision, flavour=flavour).parity
+    assert 0 < parity.tree_difference < BOUNDS[precision]
+
+
+@every_graph
 @pytest.mark.parametrize("count", [5, 20, 48])
 def test_wide_trees(flavour: Flavour, precision: str, count: int, tiny_bundle: Path) -> None:
     session = opened(tiny_bundle, flavour, precision)
