@@ -13,7 +13,7 @@ from runtime.branches import NO_BRANCHES, Branches
 from runtime.channel import Message
 from runtime.clock import Clock
 from runtime.drafter import Drafter, Guess
-from runtime.engine import decode
+from runtime.engine import Target, decode
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling, choose
 from runtime.strategy import Strategy
@@ -239,7 +239,7 @@ def new_metrics(strategy: str = "any", *, clock: Clock = time.perf_counter) -> M
 
 
 def write(
-    target: TableTarget,
+    target: Target,
     strategy: Strategy,
     prompt: Sequence[int] = (0,),
     sampling: Sampling | None = None,

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from runtime import open_session
+from runtime.fused import FusedSession
+from runtime.manifest import Manifest
 from runtime.sampling import Sampling
+from runtime.strategy import Autoregressive
+from runtime.verify import Proposal
 from scripts.check_equality import (
     ALONE,
     MODELS,
@@ -18,6 +22,8 @@ from scripts.check_equality import (
     differences,
     prompts,
 )
+from tests.small_trees import Given
+from tests.table import write
 
 pytestmark = pytest.mark.real_model
 
@@ -88,6 +94,27 @@ def test_float32_is_as_exact(smollm: Path, questions: list[list[int]]) -> None:
         found += list(differences(expected, pair.write(prompt, setting, sampling, 8)))
     pair.close()
     assert not found
+
+
+def test_trees_leave_the_text_as_it_is(smollm: Path, questions: list[list[int]]) -> None:
+    manifest = Manifest.load(smollm)
+    path, geometry = manifest.graph_path("target", "int8"), manifest.target.geometry
+    session = FusedSession(path, geometry, threads=2, context=512)
+    off_trunk = 0
+    for number, prompt in enumerate(questions):
+        sampling = Sampling(0.8 * (number % 2), top_k=50 * (number % 2), seed=number)
+        plain = write(session, Autoregressive(), prompt, sampling, max_new_tokens=TOKENS)
+
+        def beside_a_wrong_trunk(room: int, text: tuple[int, ...] = plain.tokens) -> Proposal:
+            rest = text[len(text) - room - 1 :][: min(room, 4)]
+            wrong = tuple(token + 1 for token in rest[:1])
+            return Proposal(wrong + rest, (-1,) * (2 * len(wrong)) + tuple(range(1, len(rest))))
+
+        strategy = Given(beside_a_wrong_trunk)
+        found = write(session, strategy, prompt, sampling, max_new_tokens=TOKENS, tree_bound=0.05)
+        assert found.tokens == plain.tokens
+        off_trunk += found.metrics.draft_tokens_accepted
+    assert off_trunk > 0.6 * len(questions) * TOKENS
 
 
 def test_the_draft_works_while_the_target_does_and_its_guesses_hit(

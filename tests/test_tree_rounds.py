@@ -9,39 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from runtime.branches import NO_BRANCHES, Branches
-from runtime.metrics import Metrics
 from runtime.sampling import Sampling
 from runtime.strategy import Autoregressive
 from runtime.verify import Outcome, Proposal
-from tests.small_trees import every_tree
+from tests.small_trees import Given, every_tree
 from tests.table import TableTarget, Written, speaking, write
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
-
-
-class Given:
-    """A strategy that proposes what `next_tree(room)` gives."""
-
-    name = "given"
-
-    def __init__(self, next_tree: Callable[[int], Proposal]) -> None:
-        self.next_tree = next_tree
-        self.verified: list[Proposal] = []
-        self.outcomes: list[tuple[Outcome, tuple[int, ...]]] = []
-
-    def begin(self, prompt: Tokens, sampling: Sampling, metrics: Metrics) -> None:
-        pass
-
-    def propose(self, room: int) -> Proposal:
-        return self.next_tree(room)
-
-    def verifying(self, proposal: Proposal) -> None:
-        self.verified.append(proposal)
-
-    def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
-        if outcome is not None:
-            self.outcomes.append((outcome, block))
 
 
 class Inexact(TableTarget):
