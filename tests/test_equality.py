@@ -111,7 +111,7 @@ def test_trees_leave_the_text_as_it_is(smollm: Path, questions: list[list[int]])
             return Proposal(wrong + rest, (-1,) * (2 * len(wrong)) + tuple(range(1, len(rest))))
 
         strategy = Given(beside_a_wrong_trunk)
-        found = write(session, strategy, prompt, sampling, max_new_tokens=TOKENS, tree_bound=0.05)
+        found = write(session, strategy, prompt, sampling, max_new_tokens=TOKENS, tree_bound=0.15)
         assert found.tokens == plain.tokens
         off_trunk += found.metrics.draft_tokens_accepted
     assert off_trunk > 0.6 * len(questions) * TOKENS
