@@ -14,7 +14,8 @@ from export.graph import build_graphs
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.errors import BundleError, ContextError
 from runtime.flavours import open_graph
-from runtime.manifest import Flavour, Manifest
+from runtime.fused import FusedSession
+from runtime.manifest import Flavour, Manifest, RoleName
 from runtime.portable import PortableSession
 from runtime.session import GraphSession
 from tests import tiny
@@ -187,6 +188,34 @@ def test_round_after_round_only_what_is_new_is_fed(
         assert sum(fed) == uncached + len(branches)
         path = paths(text, branches)[int(noise.integers(0, len(branches)))]
         text = np.append(path, TEXT[seed])
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    ("role", "precision"), [("target", "fp32"), ("target", "int8"), ("draft", "int8")]
+)
+def test_the_reference_models_text_keeps_its_bits_beside_branches(
+    role: RoleName, precision: str, smollm: Path
+) -> None:
+    """Nodes are as far from their chains as the manifest says, within twice."""
+    manifest = Manifest.load(smollm)
+    model, key = manifest.role(role), f"fused-{precision}"
+    file = smollm / model.graphs[key].file
+    plain, packed = (FusedSession(file, model.geometry, threads=1, context=256) for _ in range(2))
+    text = (np.arange(120) * 7919 + 11) % model.geometry.vocabulary
+    bound = 2 * model.graphs[key].parity.tree_difference
+    for cached, fed in ((0, 3), (1, 1), (60, 1), (60, 4), (100, 8)):
+        part = text[: cached + fed]
+        for session in (plain, packed):
+            session.crop(0)
+            if cached:
+                session.extend(text[:cached])
+        wanted = plain.extend(part, num_logits=fed).copy()
+        branches = forest(len(part), 6, fed)
+        found = packed.extend(part, num_logits=fed, branches=branches).copy()
+        same(found[:fed], wanted)
+        wanted = Alone(plain).rows(part, 1, branches)[1:]
+        np.testing.assert_allclose(found[fed:], wanted, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("rows", [(4,), (64,), (4, 64)])
