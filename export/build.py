@@ -21,8 +21,16 @@ import export
 import runtime
 from export import draft_file, gguf_file, lens_file, reference, tokenizer
 from export.assemble import assemble
+from export.exit_head import Exit
 from export.gguf_file import GgufFile
-from export.graph import LANES, build_graphs, graph_file, portable_context, portable_rows
+from export.graph import (
+    LANES,
+    build_graphs,
+    exit_files,
+    graph_file,
+    portable_context,
+    portable_rows,
+)
 from export.heartbeat import heartbeat
 from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
@@ -30,6 +38,7 @@ from export.plan import Plan, printable, split_key
 from export.trained import Trained
 from export.workshop import Part, Workshop
 from runtime import providers
+from runtime.errors import BuildError
 from runtime.flavours import open_graph
 from runtime.manifest import Graph, Parity, Precision, Role, RoleName
 from runtime.probe import compare_widths
@@ -55,6 +64,9 @@ def build(plan: Plan, model_file: Path, work: Workshop, progress: Progress) -> N
     fitted = plan.fitted(read.model.geometry)
     if fitted != plan:
         progress("no draft: int4 cannot have a model of these sizes")
+    layer, layers = plan.early_exit_layer, read.model.geometry.layers
+    if layer is not None and layer >= layers:
+        raise BuildError(f"The early exit is after layer {layer}; the model has {layers} layers.")
     licence = read.licence if plan.source.licence == "unknown" else plan.source.licence
     source = replace(plan.source, licence=printable(licence))
     _Build(replace(fitted, source=source), read, work, progress).run()
@@ -115,6 +127,7 @@ class _Build:
             graphs,
             tokenizer.end_tokens(self._read.metadata),
             tokens_per_pass=model.tokens_per_pass,
+            early_exit_layer=self._plan.early_exit_layer if name == "target" else None,
             head_tokens=f"{name}/head-tokens.npy" if model.distilled else None,
             lenses={str(layer): f"{name}/lens-{layer}.npy" for layer in lenses},
         )
@@ -127,6 +140,14 @@ class _Build:
         if tokens is not None and file is not None:
             found[file] = tokens.astype(np.int32)
         return found
+
+    @property
+    def _exit(self) -> Exit | None:
+        """Where the target is left early: through its lens if there is one, to the draft's head."""
+        layer = self._plan.early_exit_layer
+        if layer is None:
+            return None
+        return Exit(layer, self._lenses.get(layer), self._models["draft"].head_tokens)
 
     @cached_property
     def _folders(self) -> dict[str, Part]:
@@ -185,6 +206,7 @@ class _Build:
             flavours=flavours[cast(RoleName, role)],
             many=role == "target",
             inexact=role == "draft",
+            left=self._exit if role == "target" else None,
             draft=self._models["draft"] if role == "target" else None,
             draft_flavours=flavours.get("draft", ()),
         )
@@ -224,6 +246,7 @@ class _Build:
         model, place = self._models[role], self._plan.place(role, key)
         file = partial(graph_file, flavour, distilled=model.distilled)
         many, portable = role == "target" and flavour == "fused", flavour == "portable"
+        layer = self._plan.early_exit_layer if many else None
         rows = list(portable_rows(model)) if portable else []
         return Graph(
             f"{place}/{file(rows=min(rows)) if portable else file()}",
@@ -233,6 +256,7 @@ class _Build:
             lanes={str(n): f"{place}/{file(lanes=n)}" for n in LANES if many},
             rows={str(n): f"{place}/{file(rows=n)}" for n in rows},
             context=portable_context(model) if portable else None,
+            early_exit=None if layer is None else exit_files(layer, place),
         )
 
     def _open(self, role: RoleName, graph: Graph) -> GraphSession[Any]:
@@ -259,8 +283,15 @@ class _Build:
 
     def _graphs_key(self, place: str) -> str:
         flavours = self._plan.folders[place]
-        draft = self._plan.draft.source.sha256 if self._plan.draft and "draft" in flavours else None
-        return self._key("graphs", place, flavours, draft)
+        plan = self._plan
+        is_target = place.startswith("target/")
+        left = (
+            plan.early_exit_layer if is_target and "fused" in flavours.get("target", ()) else None
+        )
+        draft = plan.draft if "draft" in flavours or left is not None else None
+        lenses = plan.lenses if left is not None else None
+        trained = [file and file.source.sha256 for file in (draft, lenses)]
+        return self._key("graphs", place, flavours, left, trained)
 
     def _key(self, *what: object) -> str:
         """A name for what these things and the model file decide, under this very program."""

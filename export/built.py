@@ -24,17 +24,23 @@ def is_built(plan: Plan, out: Path) -> bool:
         ) from error
     plan = plan.fitted(found.target.geometry)
     trained = (it.source if it else None for it in (plan.draft, plan.lenses))
-    wanted = (plan.name, _hashes(plan.source, *trained), set(plan.graphs))
+    layer = plan.early_exit_layer
+    wanted = (plan.name, _hashes(plan.source, *trained), set(plan.graphs), layer)
     roles = {"target": found.target, "draft": found.draft}
     held = {f"{name}/{key}" for name, role in roles.items() if role for key in role.graphs}
     sources = (found.source, found.draft_source, found.lenses_source)
-    if (found.name, _hashes(*sources), held) != wanted:
+    if (found.name, _hashes(*sources), held, found.target.early_exit_layer) != wanted:
         files = " and ".join(f"{it.file} ({it.sha256[:8]})" for it in sources if it is not None)
         raise UsageError(
             f"{out} holds another bundle, {found.name}, built from {files}: "
-            f"{', '.join(sorted(held))}. Remove it or name another folder."
+            f"{', '.join(sorted(held))}{_exit(found.target.early_exit_layer)}. "
+            "Remove it or name another folder."
         )
     return True
+
+
+def _exit(layer: int | None) -> str:
+    return "" if layer is None else f", with an exit after layer {layer}"
 
 
 def _hashes(*sources: Source | None) -> list[str | None]:

@@ -135,6 +135,13 @@ def _add_build_flags(kind: argparse.ArgumentParser) -> None:
         help="model: the recipe's, or a stand-in with the target's own weights; none: no draft "
         "model; or the file of one that was trained for this target (default: %(default)s)",
     )
+    kind.add_argument(
+        "--early-exit-layer",
+        metavar="N",
+        type=int,
+        help="write the target's fused graphs a second time, cut in two after N layers, with a "
+        "head that reads off there what comes next (default: the recipe's, or none)",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -146,7 +153,7 @@ def _run(options: argparse.Namespace) -> None:
         distill.run(options, _say)
         return
     from export import recipe
-    from export.plan import choose_graphs, plan_for, printable
+    from export.plan import choose_exit, choose_graphs, plan_for, printable
     from runtime.locate import recipe_folder
 
     chosen = None
@@ -159,6 +166,7 @@ def _run(options: argparse.Namespace) -> None:
         plan = dataclasses.replace(plan, name=printable(options.name))
     graphs = [name.strip() for names in options.graphs for name in names.split(",")]
     plan = choose_graphs(plan, graphs, draft=_draft(options.draft))
+    plan = choose_exit(plan, options.early_exit_layer)
 
     def model_file(work: "Workshop") -> Path:
         if chosen is None:

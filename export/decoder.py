@@ -41,11 +41,24 @@ class Flavour(Protocol):
         """The rows whose logits are asked for."""
 
 
-def decode(flavour: Flavour, model: Model) -> None:
-    """Add the nodes and weights of the whole model (Touvron et al. 2023, LLaMA)."""
+HANDED_OVER = ("hidden", "skip")
+
+
+def decode(flavour: Flavour, model: Model, *, layers: range | None = None) -> None:
+    """Add the nodes and weights of the whole model (Touvron et al. 2023, LLaMA).
+
+    layers: those to compute, where the model is cut in parts. What one part gives and the next one
+    takes is named in HANDED_OVER: two rows that the next norm adds up itself, so that every
+    operator works on what it has in the whole model.
+    """
     writer, linear = flavour.writer, flavour.linear
-    hidden = flavour.lay_out(_embedded(flavour, model))
-    skip: str | None = None
+    layers = layers or range(model.geometry.layers)
+    hidden: str
+    skip: str | None
+    if layers.start:
+        hidden, skip = HANDED_OVER
+    else:
+        hidden, skip = flavour.lay_out(_embedded(flavour, model)), None
 
     def norm(name: str) -> tuple[str, str]:
         weight = writer.real(name, model.weights[name])
@@ -53,7 +66,7 @@ def decode(flavour: Flavour, model: Model) -> None:
             return flavour.norm(hidden, weight), hidden
         return flavour.add_norm(hidden, skip, weight)
 
-    for layer in range(model.geometry.layers):
+    for layer in layers:
         name = f"layers.{layer}"
         normed, hidden = norm(f"{name}.attention_norm")
         qkv = _qkv(flavour, model, name, normed)
@@ -61,6 +74,10 @@ def decode(flavour: Flavour, model: Model) -> None:
         normed, hidden = norm(f"{name}.feed_forward_norm")
         gate, up = writer.split(linear.project(f"{name}.gate_up", normed), 2, axis=-1)
         skip = linear.project(f"{name}.down", flavour.gated(gate, up))
+    if layers.stop < model.geometry.layers:
+        for value, output in zip((hidden, str(skip)), HANDED_OVER, strict=True):
+            writer.node("Identity", value, output=output)
+        return
     normed, _ = norm("norm")
     logits = linear.project("head", flavour.wanted(normed))
     shape = writer.constant(np.array([-1, model.logits], np.int64))

@@ -10,7 +10,7 @@ A tuned lens comes first where there is one (Belrose et al. 2023, 2303.08112), t
 norm and head. The head may be about few tokens, such as a draft's: they come of the same table.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -24,26 +24,32 @@ from export.writer import GraphWriter
 TOP = 16
 
 
-def build_exit_head(
-    writer: GraphWriter,
-    model: Model,
-    precision: str,
-    layer: int,
-    *,
-    lens: NDArray[np.float16] | None = None,
-    tokens: NDArray[np.int64] | None = None,
-) -> onnx.ModelProto:
-    """The exit of a target after `layer` layers, its weights through `writer`.
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Where a target is left early: after `layer` of its layers.
 
-    lens [hidden, hidden]: y = x @ lens.T. tokens [n] ascending: what the head is about; None: the
-    whole vocabulary. Raises BuildError for a precision that does not exist.
+    lens [hidden, hidden] float16: y = x @ lens.T. tokens [n], ascending: what its head is about;
+    None: the whole vocabulary.
     """
-    read = replace(model, head_tokens=tokens)
+
+    layer: int
+    lens: NDArray[np.float16] | None = None
+    tokens: NDArray[np.int64] | None = None
+
+
+def build_exit_head(
+    writer: GraphWriter, model: Model, precision: str, left: Exit
+) -> onnx.ModelProto:
+    """The head of a target's exit, its weights through `writer`.
+
+    Raises BuildError for a precision that does not exist.
+    """
+    read = replace(model, head_tokens=left.tokens)
     rows = writer.node("Unsqueeze", "hidden", writer.constant(np.array([1], np.int64)))
     if writer.real_type != TensorProto.FLOAT:
         rows = writer.node("Cast", rows, to=writer.real_type)
-    if lens is not None:
-        rows = writer.node("MatMul", rows, writer.real(f"lens.{layer}", lens.T))
+    if left.lens is not None:
+        rows = writer.node("MatMul", rows, writer.real(f"lens.{left.layer}", left.lens.T))
     norm = writer.real("norm", model.weights["norm"])
     epsilon = model.geometry.norm_epsilon
     rows = writer.node("SimplifiedLayerNormalization", rows, norm, epsilon=epsilon, axis=-1)
@@ -56,8 +62,8 @@ def build_exit_head(
     shares = writer.node("LogSoftmax", logits, axis=-1)
     best, columns = writer.nodes("TopK", (shares, count), (0, 1), axis=-1)
     writer.node("Identity", best, output="log_probabilities")
-    if tokens is not None:
-        listed = writer.weight("head_tokens", tokens.astype(np.int32))
+    if left.tokens is not None:
+        listed = writer.weight("head_tokens", left.tokens.astype(np.int32))
         columns = writer.node("Gather", listed, columns, axis=0)
     writer.node("Cast", columns, output="tokens", to=TensorProto.INT64)
     info = helper.make_tensor_value_info

@@ -22,6 +22,10 @@ real is float32, or float16 in fp16.
 Outputs: logits [R, model.logits] float32 and present.{lane}.{layer}.{key|value}, which the caller
 binds to the buffers of past: the cache is updated in place.
 
+A graph may hold the first of the model's layers only, or the last. The first part has no
+logits_rows and no logits; it gives hidden and skip [n, 1, hidden] real instead, n being all rows,
+and the last part takes these in place of tokens. Each has the caches of its own layers.
+
 Why a lone row is doubled: the attention kernel adds in another order for one row than for two or
 more, so a token's logits would depend on how many rows were asked for at once. The second copy
 writes its keys one place further, where the next token's belong; nothing ever reads them.
@@ -33,7 +37,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from export.decoder import decode
+from export.decoder import HANDED_OVER, decode
 from export.linear import Linear, linear_for
 from export.model import Model
 from export.rotary import rotary_tables
@@ -43,15 +47,23 @@ TREE = ("position_ids", "attention_bias")
 
 
 def build_fused(
-    writer: GraphWriter, model: Model, precision: str, *, lanes: int = 1, inexact: bool = False
+    writer: GraphWriter,
+    model: Model,
+    precision: str,
+    *,
+    lanes: int = 1,
+    layers: range | None = None,
+    inexact: bool = False,
 ) -> onnx.ModelProto:
     """`model` as a fused graph of `lanes` sequences, its weights through `writer`.
 
-    inexact: a draft, as for `linear_for`. Raises BuildError for a precision that does not exist.
+    layers: those that the graph is to hold, where it is a part. inexact: a draft, as for
+    `linear_for`. Raises BuildError for a precision that does not exist.
     """
     linear = linear_for(precision, writer, model, inexact=inexact)
-    decode(Fused(writer, model, linear, lanes), model)
-    return writer.model(*_signature(writer, model, lanes))
+    layers = layers or range(model.geometry.layers)
+    decode(Fused(writer, model, linear, lanes), model, layers=layers)
+    return writer.model(*_signature(writer, model, lanes, layers))
 
 
 class Fused:
@@ -129,19 +141,22 @@ class Fused:
 
 
 def _signature(
-    writer: GraphWriter, model: Model, lanes: int
+    writer: GraphWriter, model: Model, lanes: int, layers: range
 ) -> tuple[Sequence[onnx.ValueInfoProto], Sequence[onnx.ValueInfoProto]]:
     """The graph's inputs and outputs, in the order in which the module's docstring names them."""
     geometry = model.geometry
     info = helper.make_tensor_value_info
     cache_shape: list[str | int | None] = [1, geometry.kv_heads, "capacity", geometry.head_size]
-    inputs = [
-        info("tokens", TensorProto.INT64, ["tokens"]),
+    handed = [info(name, writer.real_type, ["tokens", 1, geometry.hidden]) for name in HANDED_OVER]
+    is_last = layers.stop == geometry.layers
+    inputs = handed if layers.start else [info("tokens", TensorProto.INT64, ["tokens"])]
+    inputs += [
         info("attention_rows", TensorProto.INT64, ["attention_rows"]),
         info("attention_shape", TensorProto.INT64, [3]),
         info("attention_keep", TensorProto.INT64, ["width"]),
-        info("logits_rows", TensorProto.INT64, ["rows"]),
     ]
+    if is_last:
+        inputs.append(info("logits_rows", TensorProto.INT64, ["rows"]))
     for lane in range(lanes):
         inputs.append(info(f"key_lengths.{lane}", TensorProto.INT32, [1]))
         inputs.append(info(f"total_lengths.{lane}", TensorProto.INT32, []))
@@ -152,10 +167,11 @@ def _signature(
     caches = [
         f"{lane}.{layer}.{part}"
         for lane in range(lanes)
-        for layer in range(geometry.layers)
+        for layer in layers
         for part in ("key", "value")
     ]
     inputs += [info(f"past.{name}", writer.real_type, cache_shape) for name in caches]
-    outputs = [info("logits", TensorProto.FLOAT, ["rows", model.logits])]
-    outputs += [info(f"present.{name}", writer.real_type, cache_shape) for name in caches]
+    logits = info("logits", TensorProto.FLOAT, ["rows", model.logits])
+    outputs = [logits] if is_last else handed
+    outputs = outputs + [info(f"present.{name}", writer.real_type, cache_shape) for name in caches]
     return inputs, outputs

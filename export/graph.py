@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from export.exit_head import Exit, build_exit_head
 from export.fused import build_fused
 from export.model import Model
 from export.portable import build_portable
 from export.writer import GraphWriter, WeightFile, close_model
 from runtime.errors import BuildError
-from runtime.manifest import INTEGER_PROBE_FILE, Flavour, Precision
+from runtime.manifest import INTEGER_PROBE_FILE, EarlyExit, Flavour, Precision
 
 WEIGHTS_FILE = "weights.data"
 LANES = (8, 32)  # how many sequences are decoded together, where speed per sequence is not all
@@ -39,6 +40,12 @@ def graph_file(
     return f"{whose}fused.onnx" if lanes == 1 else f"{whose}fused-{lanes}-lanes.onnx"
 
 
+def exit_files(layer: int, folder: str = ".") -> EarlyExit:
+    """The graphs, in `folder`, of a target that is left after so many layers."""
+    names = (f"{folder}/{part}-{layer}.onnx" for part in ("prefix", "suffix", "exit"))
+    return EarlyExit(*names)
+
+
 def portable_context(model: Model) -> int:
     """How many slots the portable graphs of `model` have."""
     return min(PORTABLE_CONTEXT, model.geometry.context)
@@ -60,13 +67,15 @@ def build_graphs(
     flavours: Collection[Flavour],
     many: bool = False,
     inexact: bool = False,
+    left: Exit | None = None,
     draft: Model | None = None,
     draft_flavours: Collection[Flavour] = (),
 ) -> None:
     """Write the graphs of `model` in `precision` into the empty `folder`.
 
     many: fused graphs that decode several sequences together too. inexact: for a draft, whose int4
-    products may round their rows to 8 bits. draft: one that was distilled for `model`, with graphs
+    products may round their rows to 8 bits. left: where the fused graph of one sequence is cut in
+    two, once more beside the whole one. draft: one that was distilled for `model`, with graphs
     of `draft_flavours` beside it. Raises BuildError for a flavour or precision that does not exist.
     """
     if precision == "int8":
@@ -75,6 +84,8 @@ def build_graphs(
         for flavour in flavours:
             lanes = LANES if many else ()
             _write(weights, model, precision, folder, flavour, lanes=lanes, inexact=inexact)
+        if left is not None and "fused" in flavours:
+            _write_parts(weights, model, precision, folder, left)
         if draft is not None:
             for flavour in draft_flavours:
                 _write(weights, draft, precision, folder, flavour, inexact=True)
@@ -91,11 +102,7 @@ def _write(
     inexact: bool,
 ) -> None:
     """Write the graphs of one model and flavour; lanes: how many sequences together, beside one."""
-
-    def writer() -> GraphWriter:
-        real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
-        return GraphWriter(weights, real_type=real, model="draft" if model.distilled else "")
-
+    writer = partial(_writer, weights, model, precision)
     file = partial(graph_file, flavour, distilled=model.distilled)
     if flavour == "fused":
         for count in (1, *lanes):
@@ -110,6 +117,25 @@ def _write(
             onnx.save(graph, folder / file(rows=rows))
     else:
         raise BuildError(f"There is no flavour {flavour!r}; there is fused and portable.")
+
+
+def _write_parts(
+    weights: WeightFile, model: Model, precision: Precision, folder: Path, left: Exit
+) -> None:
+    """Write a fused graph once more, cut in two, and what is read off between."""
+    writer = partial(_writer, weights, model, precision)
+    files, end = exit_files(left.layer), model.geometry.layers
+    for file, layers in (
+        (files.prefix, range(left.layer)),
+        (files.suffix, range(left.layer, end)),
+    ):
+        onnx.save(build_fused(writer(), model, precision, layers=layers), folder / file)
+    onnx.save(build_exit_head(writer(), model, precision, left), folder / files.head)
+
+
+def _writer(weights: WeightFile, model: Model, precision: Precision) -> GraphWriter:
+    real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
+    return GraphWriter(weights, real_type=real, model="draft" if model.distilled else "")
 
 
 def build_integer_probe(path: Path) -> None:

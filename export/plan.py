@@ -40,6 +40,7 @@ class Plan:
     `generation` holds sampling defaults by their usual names. A licence "unknown" gives way to the
     one that the model file names. Without a file in `draft` the draft is a stand-in with the
     target's weights; one that is `optional` is left out where int4 cannot have the model's sizes.
+    Where there is an `early_exit_layer` the target's fused graphs are there in two parts, too.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Plan:
     optional: bool = True
     draft: Trained | None = None
     lenses: Trained | None = None
+    early_exit_layer: int | None = None
 
     def keys(self, role: RoleName) -> tuple[str, ...]:
         """The role's graphs as its part of the manifest names them: fused-int8."""
@@ -111,6 +113,30 @@ class Plan:
                 if flavour not in flavours:
                     flavours.append(flavour)
         return found
+
+
+def choose_exit(plan: Plan, layer: int | None) -> Plan:
+    """The plan with the early exit that a user named; else with its own, where its graphs can.
+
+    Raises UsageError as `check_exit`.
+    """
+    if layer is not None:
+        check_exit(layer, plan.graphs)
+        return replace(plan, early_exit_layer=layer)
+    has_fused = any(graph.startswith("target/fused-") for graph in plan.graphs)
+    return plan if has_fused else replace(plan, early_exit_layer=None)
+
+
+def check_exit(layer: int | None, graphs: Iterable[str]) -> None:
+    """Raise UsageError for a layer that leaves nothing before it, and where nothing can be cut."""
+    if layer is None:
+        return
+    if layer < 1:
+        raise UsageError(f"The early exit is after layer {layer}; it must be 1 or later.")
+    if not any(graph.startswith("target/fused-") for graph in graphs):
+        raise UsageError(
+            "An early exit needs a fused graph of the target, as in target/fused-int8."
+        )
 
 
 def plan_for(model_file: Path) -> Plan:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.plan import Plan, check_graphs
+from export.plan import Plan, check_exit, check_graphs
 from export.trained import Trained
 from export.workshop import Workshop
 from runtime.bundle_files import file_sha256
@@ -42,6 +42,7 @@ class Recipe:
     graphs: tuple[str, ...]
     draft: Trained | None = None
     lenses: Trained | None = None
+    early_exit_layer: int | None = None
 
     @property
     def plan(self) -> Plan:
@@ -56,6 +57,7 @@ class Recipe:
             optional=False,
             draft=self.draft,
             lenses=self.lenses,
+            early_exit_layer=self.early_exit_layer,
         )
 
 
@@ -77,6 +79,10 @@ def _parse(data: dict[str, Any], folder: Path) -> Recipe:
     if source["kind"] != "python-wheel":
         raise ValueError(f"unknown source kind {source['kind']!r}")
     graphs = check_graphs(data["graphs"])
+    layer = data.get("early_exit_layer")
+    if layer is not None and type(layer) is not int:
+        raise ValueError("early_exit_layer must be a whole number")
+    check_exit(layer, graphs)
     draft = _trained(data, "draft", folder)
     if draft and not any(graph.startswith("draft/") for graph in graphs):
         raise ValueError("a draft without a graph")
@@ -93,6 +99,7 @@ def _parse(data: dict[str, Any], folder: Path) -> Recipe:
         graphs=graphs,
         draft=draft,
         lenses=_trained(data, "lenses", folder),
+        early_exit_layer=layer,
     )
 
 

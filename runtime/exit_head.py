@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from runtime import providers
 from runtime.errors import BundleError
 from runtime.layout import Sharing
-from runtime.session import misfits_named
+from runtime.session import Pace, misfits_named, unpaced
 
 
 class ExitHead:
     """An exit's graph; one thread at a time uses it.
 
-    most: how many guesses it can give for a row.
+    most: how many guesses it can give for a row. pace: every call runs inside `pace("exit", rows)`.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class ExitHead:
         if set(shapes) != {"tokens", "log_probabilities"}:
             raise BundleError(f"{path} is no graph of an early exit; build the bundle again.")
         self.most = int(shapes["tokens"][-1])
+        self.pace: Pace = unpaced
         self._core = cores[0] if cores else None
         self._run_options = ort.RunOptions()
 
@@ -51,7 +52,7 @@ class ExitHead:
         token that row i stands for. Probabilities are among the tokens that the head is about.
         Raises BundleError for rows that do not fit the graph.
         """
-        with misfits_named(), providers.pinned(self._core):
+        with self.pace("exit", len(hidden)), misfits_named(), providers.pinned(self._core):
             tokens, shares = self._session.run(
                 ["tokens", "log_probabilities"], {"hidden": hidden}, self._run_options
             )

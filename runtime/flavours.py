@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import BundleError
+from runtime.exit_head import ExitHead
 from runtime.fused import FusedSession
-from runtime.manifest import Geometry, Graph, Manifest, RoleName
+from runtime.manifest import EarlyExit, Geometry, Graph, Manifest, RoleName
 from runtime.portable import PortableSession
 from runtime.providers import PROVIDERS
 from runtime.session import GraphSession
+from runtime.split_session import SplitSession
 
 
 def choose_graph(
@@ -42,15 +44,21 @@ def open_graph(
     *,
     provider: str = "CPU",
     columns: int | None = None,
+    exit_layer: int | None = None,
     **settings: Any,
 ) -> GraphSession[Any]:
     """The session of `graph` in the bundle `folder`; settings as for the flavour's own session.
 
-    columns: how many the logits have, where they are not of the whole vocabulary. Raises
-    BundleError when they have others, and with ProviderError as `providers.load`.
+    columns: how many the logits have, where they are not of the whole vocabulary. exit_layer: the
+    role's early_exit_layer, for a SplitSession. Raises BundleError when the logits have others and
+    when the graph has no early exit, and with ProviderError as `providers.load`.
     """
     session: GraphSession[Any]
-    if graph.flavour == "fused":
+    if exit_layer is not None:
+        parts = exit_of(graph)
+        prefix, suffix = folder / parts.prefix, folder / parts.suffix
+        session = SplitSession(prefix, suffix, geometry, layer=exit_layer, **settings)
+    elif graph.flavour == "fused":
         session = FusedSession(folder / graph.file, geometry, **settings)
     else:
         files = {int(rows): folder / file for rows, file in graph.rows.items()}
@@ -63,3 +71,17 @@ def open_graph(
             f"{session.logits_width} columns where {due} are due; build the bundle again."
         )
     return session
+
+
+def open_exit_head(folder: Path, graph: Graph, **settings: Any) -> ExitHead:
+    """The head of the graph's early exit; settings as for ExitHead. Raises as `open_graph`."""
+    return ExitHead(folder / exit_of(graph).head, **settings)
+
+
+def exit_of(graph: Graph) -> EarlyExit:
+    """The graph's early exit; BundleError where it has none."""
+    if graph.early_exit is None:
+        raise BundleError(
+            f"The graph {graph.file} has no early exit: build the bundle with --early-exit-layer N."
+        )
+    return graph.early_exit

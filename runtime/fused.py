@@ -4,6 +4,9 @@ What it hides: the doubling of a lone row around attention, the shapes of a call
 of buffers, which happens once for every shape.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,18 @@ from runtime.manifest import Geometry
 from runtime.session import GraphSession, misfits_named, width_of_logits
 
 MOST_BOUND_SHAPES = 64
+HANDED_OVER = ("hidden", "skip")  # by one part of a model to the next
+
+Load = Callable[[Path], ort.InferenceSession]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A graph of some of a model's layers, or of all; `name` is what `pace` is told."""
+
+    name: str
+    session: ort.InferenceSession
+    layers: range
 
 
 class FusedSession(GraphSession[Buffers]):
@@ -43,16 +58,22 @@ class FusedSession(GraphSession[Buffers]):
 
         Raises BundleError, ProviderError as `providers.load`.
         """
-        self._session = providers.load(path, threads=threads, cores=cores, sharing=sharing)
-        self._real = providers.input_type(self._session, "past.0.0.key")
+        load = partial(providers.load, threads=threads, cores=cores, sharing=sharing)
+        self._parts = self._load(load, path, geometry.layers)
+        self._real = providers.input_type(self._parts[0].session, "past.0.0.key")
         if cache is None:
             longest = min(context or geometry.context, geometry.context)
             cache = Buffers(geometry, longest, self._real)
-        super().__init__(geometry, cache, logits_width=width_of_logits(geometry, self._session))
+        width = width_of_logits(geometry, self._parts[-1].session)
+        super().__init__(geometry, cache, logits_width=width)
         self._core = cores[0] if cores else None
         self._logits = np.empty((1, self.logits_width), np.float32)
         self._zeros = np.zeros(0, self._real)
         self._calls: dict[tuple[int, int], _Call] = {}
+
+    def _load(self, load: Load, path: Path, layers: int) -> list[Part]:
+        """The graphs that one call runs, in their order."""
+        return [Part("whole", load(path), range(layers))]
 
     def new_cache(self, context: int) -> Buffers:
         """Empty buffers."""
@@ -66,13 +87,19 @@ class FusedSession(GraphSession[Buffers]):
     def _feed(self, tokens: NDArray[np.int64], num_logits: int, nodes: Rows) -> NDArray[np.float32]:
         """One call of the graph, in which the nodes come last."""
         rows, wanted = len(tokens) + len(nodes), num_logits + len(nodes)
-        with self.pace("whole", rows), misfits_named():
+        with misfits_named():
             call = self._call(rows, wanted)
             call.feed(tokens, self.cache.length, nodes, self._bias(len(tokens), nodes))
-            with providers.pinned(self._core):
-                self._session.run_with_iobinding(call.binding, self._run_options)
+        for part, binding in zip(self._parts, call.bindings, strict=True):
+            with self.pace(part.name, rows), misfits_named(), providers.pinned(self._core):
+                part.session.run_with_iobinding(binding, self._run_options)
+            if part is not self._parts[-1]:
+                self._between(call.handed_over, wanted)
         self.cache.append(tokens)
         return self._logits[:wanted]
+
+    def _between(self, handed_over: NDArray[Any], wanted: int) -> None:
+        """Do what is due between two parts, of which the first left [2, rows, 1, hidden]."""
 
     def _bias(self, width: int, nodes: Rows) -> NDArray[Any]:
         """What is added to the scores of a call: for a chain zeros that nobody had to write.
@@ -100,41 +127,61 @@ class FusedSession(GraphSession[Buffers]):
             if len(self._calls) >= MOST_BOUND_SHAPES:
                 self._calls.clear()
             logits = self._logits[:num_logits]
-            self._calls[width, num_logits] = _Call(self._session, self.cache, width, logits)
+            self._calls[width, num_logits] = _Call(
+                self._parts, self.cache, width, logits, hidden=self.geometry.hidden
+            )
         return self._calls[width, num_logits]
 
 
 class _Call:
-    """The inputs and outputs of one shape of call, bound once."""
+    """The inputs and outputs of one shape of call, bound once.
+
+    What one part of a model leaves the next one works on, in the same buffer.
+    """
 
     def __init__(
-        self, session: ort.InferenceSession, cache: Buffers, width: int, logits: NDArray[np.float32]
+        self,
+        parts: Sequence[Part],
+        cache: Buffers,
+        width: int,
+        logits: NDArray[np.float32],
+        *,
+        hidden: int,
     ) -> None:
         self._attended = max(width, 2)
         self._positions = np.zeros((1, self._attended), np.int64)
         self._tokens = np.zeros(width, np.int64)
         self._key_length = np.zeros(1, np.int32)
         self._total_length = np.zeros((), np.int32)
-        names = [
-            (f"0.{layer}.{part}", buffer)
-            for layer, parts in enumerate(cache.buffers)
-            for part, buffer in zip(("key", "value"), parts, strict=True)
-        ]
-        inputs: dict[str, NDArray[Any]] = {
-            "tokens": self._tokens,
+        common: dict[str, NDArray[Any]] = {
             "attention_rows": np.minimum(np.arange(self._attended), width - 1),
             "attention_shape": np.array([1, self._attended, -1]),
             "attention_keep": np.arange(width),
-            "logits_rows": np.arange(width - len(logits), width),
             "key_lengths.0": self._key_length,
             "total_lengths.0": self._total_length,
             "position_ids": self._positions,
-            **{f"past.{name}": buffer for name, buffer in names},
         }
-        outputs = {"logits": logits, **{f"present.{name}": buffer for name, buffer in names}}
-        self.binding = session.io_binding()
-        providers.bind(self.binding, inputs, outputs)
-        self._kept = (inputs, outputs)  # the binding holds addresses only
+        self.handed_over = np.empty((2, width, 1, hidden), cache.buffers.dtype)
+        handed = dict(zip(HANDED_OVER, self.handed_over, strict=True))
+        self.bindings: list[ort.IOBinding] = []
+        self._kept: list[object] = []  # a binding holds addresses only
+        for part in parts:
+            caches = {
+                f"0.{layer}.{name}": buffer
+                for layer in part.layers
+                for name, buffer in zip(("key", "value"), cache.buffers[layer], strict=True)
+            }
+            inputs = {**common, **{f"past.{name}": buffer for name, buffer in caches.items()}}
+            outputs = {f"present.{name}": buffer for name, buffer in caches.items()}
+            inputs |= {"tokens": self._tokens} if part is parts[0] else handed
+            if part is parts[-1]:
+                inputs["logits_rows"] = np.arange(width - len(logits), width)
+                outputs["logits"] = logits
+            else:
+                outputs |= handed
+            self.bindings.append(part.session.io_binding())
+            providers.bind(self.bindings[-1], inputs, outputs)
+            self._kept.append((inputs, outputs))
 
     def feed(self, tokens: NDArray[np.int64], length: int, nodes: Rows, bias: NDArray[Any]) -> None:
         """Fill the inputs: `tokens` after `length` cached ones, then `nodes`."""
@@ -145,5 +192,6 @@ class _Call:
             self._positions[0, width:] = nodes.positions
         self._key_length[0] = length + self._attended - 1
         self._total_length[...] = bias.shape[-1]
-        providers.bind(self.binding, {"attention_bias": bias}, {})
+        for binding in self.bindings:
+            providers.bind(binding, {"attention_bias": bias}, {})
         self._bias = bias

@@ -112,12 +112,25 @@ class Parity:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyExit:
+    """A fused graph cut in two at its role's `early_exit_layer`, and the head that reads between.
+
+    Each is a file relative to the bundle, beside that of the whole graph.
+    """
+
+    prefix: str
+    suffix: str
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """One graph of a role; `file` is relative to the bundle, its external data lies beside it.
 
     `lanes` names further graphs of the same weights that decode several sequences together, keyed
     by how many. A portable graph has static shapes: `rows` names one file for each number of rows
     that a call may have, the narrowest is `file` too, and `context` counts the slots of its cache.
+    A target's fused graph may be there a second time, with an `early_exit`.
     """
 
     file: str
@@ -127,11 +140,13 @@ class Graph:
     lanes: dict[str, str] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
     context: int | None = None
+    early_exit: EarlyExit | None = None
 
     @property
     def every_file(self) -> tuple[str, ...]:
         """All files of graphs that it names; the weights lie beside them."""
-        return (self.file, *self.lanes.values(), *self.rows.values())
+        parts = dataclasses.astuple(self.early_exit) if self.early_exit else ()
+        return (self.file, *self.lanes.values(), *self.rows.values(), *parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +318,13 @@ class Manifest:
         layer = role.early_exit_layer
         if layer is not None and not 0 < layer < role.geometry.layers:
             raise BundleError(f"{where}: early_exit_layer {layer} is not between two layers.")
+        for key, graph in role.graphs.items():
+            may_exit = name == "target" and layer is not None and graph.flavour == "fused"
+            if graph.early_exit and not may_exit:
+                raise BundleError(
+                    f"{where}: the graph {key!r} has an early exit, which only a target's fused "
+                    "graphs may have, and only with an early_exit_layer."
+                )
         self._check_beside(where, name, role)
 
     def _check_beside(self, where: str, name: RoleName, role: Role) -> None:

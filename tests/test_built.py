@@ -33,6 +33,7 @@ def test_a_complete_bundle_is_recognised(tiny_bundle: Path, plan: Plan, tmp_path
         ({"graphs": ("target/fused-fp32",)}, "another bundle"),
         ({"graphs": (*DEFAULT_GRAPHS, "target/fused-fp16")}, "another bundle"),
         ({"source": Source("gguf", "tiny.gguf", "0" * 64, "unknown")}, "another bundle"),
+        ({"early_exit_layer": 1}, "another bundle"),
     ],
 )
 def test_another_bundle_is_in_the_way(

@@ -14,8 +14,9 @@ from export.__main__ import main
 from export.model import Model
 from runtime import Sampling, locate, open_session
 from runtime.bundle_files import file_sha256
+from runtime.flavours import open_exit_head
 from runtime.fused import FusedSession
-from runtime.manifest import Manifest, Source
+from runtime.manifest import EarlyExit, Manifest, Source
 from tests import tiny
 from tests.building import STEPS, names
 from tests.drafts import HEADS, LAYERS, TOKENS_PER_PASS, tiny_draft, write_draft, write_lenses
@@ -256,6 +257,34 @@ def test_a_recipe_brings_its_draft_and_lenses(
     assert alone.draft is None
     assert alone.draft_source is None
     assert alone.target.lenses == {"1": "target/lens-1.npy"}
+
+
+def test_an_exit_reads_through_its_lens_to_the_drafts_head(
+    recipe: dict[str, Any], tiny_gguf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "recipes" / "toy.json"
+    path.write_text(json.dumps(recipe | {"early_exit_layer": 1}), encoding="utf-8")
+    out = tmp_path / "bundle"
+    arguments = ["recipe", "toy", "--offline", "--out", str(out)]
+    assert main(arguments) == 0
+    found = Manifest.load(out)
+    assert found.target.early_exit_layer == 1
+    assert found.role("draft").early_exit_layer is None
+    graph = found.target.graphs["fused-fp32"]
+    assert graph.early_exit == EarlyExit(
+        "target/fp32/prefix-1.onnx", "target/fp32/suffix-1.onnx", "target/fp32/exit-1.onnx"
+    )
+    rows = np.random.default_rng(2).standard_normal((3, tiny.HIDDEN)).astype(np.float32)
+    tokens, _ = open_exit_head(out, graph, threads=1).guesses(rows, top=4)
+    lens, known = np.load(out / "target" / "lens-1.npy"), np.load(out / "draft" / "head-tokens.npy")
+    logits = reference.read_off(gguf_file.read(tiny_gguf).model, rows @ lens.T.astype(np.float32))
+    wanted = known[np.argsort(-logits[:, known], axis=1)[:, :4]]
+    np.testing.assert_array_equal(tokens, wanted)
+    capsys.readouterr()
+    assert main(["inspect", str(out)]) == 0
+    assert "  exit        after layer 1" in capsys.readouterr().out.splitlines()
+    assert main(arguments) == 0, "it is built already"
+    assert main([*arguments[:-1], str(tmp_path / "other"), "--early-exit-layer", "2"]) == 1
 
 
 def test_a_recipes_draft_must_be_the_one_that_it_pins(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from export import reference
-from export.exit_head import TOP, build_exit_head
+from export.exit_head import TOP, Exit, build_exit_head
 from export.model import Model
 from export.writer import GraphWriter, WeightFile
 from runtime.errors import BundleError
@@ -38,7 +38,7 @@ def built(
     real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
     with closing(WeightFile(folder / "weights.data")) as weights:
         writer = GraphWriter(weights, real_type=real)
-        graph = build_exit_head(writer, model, precision, 1, lens=lens, tokens=tokens)
+        graph = build_exit_head(writer, model, precision, Exit(1, lens, tokens))
     onnx.save(graph, folder / "exit.onnx")
     return ExitHead(folder / "exit.onnx", threads=1)
 
@@ -110,7 +110,7 @@ def test_the_list_and_the_table_are_stored_once(tmp_path: Path) -> None:
     many = np.arange(260)  # a list that is not small enough to stay in a graph
     with closing(WeightFile(tmp_path / "weights.data")) as weights:
         graphs = [
-            build_exit_head(GraphWriter(weights, model=name), model, "int8", 1, tokens=many)
+            build_exit_head(GraphWriter(weights, model=name), model, "int8", Exit(1, tokens=many))
             for name in ("", "draft")
         ]
         places = [

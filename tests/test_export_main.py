@@ -69,6 +69,15 @@ def test_a_bad_file_is_one_sentence(
     assert names(tmp_path) == ["bad.gguf"]
 
 
+def test_an_exit_after_the_last_layer_leaves_nothing(
+    tiny_gguf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["gguf", str(tiny_gguf), "--out", str(tmp_path / "b"), "--early-exit-layer", "2"]
+    assert main(command) == 1
+    assert "The early exit is after layer 2; the model has 2 layers." in capsys.readouterr().err
+    assert names(tmp_path) == []
+
+
 def test_a_bad_tokenizer_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = tiny.metadata({"tokenizer.ggml.pre": "klingon"})
     path = tiny.write_gguf(tmp_path / "odd.gguf", pairs=pairs)
@@ -115,6 +124,8 @@ def test_absent_files_and_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["recipe", "x", "--out", "b", "--ofline"], "--ofline; did you mean --offline?"),
         (["gguf", "x", "--out", "b", "--offline"], "unrecognized arguments: --offline"),
         (["bulid"], "invalid choice: 'bulid'"),
+        (["gguf", __file__, "--out", "b", "--early-exit-layer", "0"], "after layer 0; it must be"),
+        (["gguf", __file__, "--out", "b", "--early-exit-layer", "x"], "invalid int value: 'x'"),
     ],
 )
 def test_wrong_usage_exits_with_2(

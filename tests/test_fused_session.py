@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -215,16 +216,16 @@ def test_a_run_is_pinned_and_the_caller_is_not(tiny_bundle: Path) -> None:
     free = os.sched_getaffinity(0)
     core = max(free)
     session: Any = opened(tiny_bundle, cores=(core,))
-    real, seen = session._session, []
+    (part,), seen = session._parts, []
 
     class Stand:
-        io_binding = real.io_binding
+        io_binding = part.session.io_binding
 
         def run_with_iobinding(self, binding: Any, options: Any) -> None:
             seen.append(os.sched_getaffinity(0))
-            real.run_with_iobinding(binding, options)
+            part.session.run_with_iobinding(binding, options)
 
-    session._session = Stand()
+    session._parts = [replace(part, session=Stand())]
     session.extend(TEXT[:3])
     assert seen == [{core}]
     assert os.sched_getaffinity(0) == free

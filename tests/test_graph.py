@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from export.exit_head import Exit
 from export.graph import (
     LANES,
     PORTABLE_CONTEXT,
@@ -63,6 +64,29 @@ def test_a_folder_holds_what_was_asked_for(
     build_graphs(models[False], precision, tmp_path, flavours=flavours, many=many)
     probe = {INTEGER_PROBE_FILE} if precision == "int8" else set()
     assert {path.name for path in tmp_path.iterdir()} == wanted | probe | {WEIGHTS_FILE}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_two_parts_add_no_weights(
+    precision: Precision, models: dict[bool, Model], tmp_path: Path
+) -> None:
+    sizes = []
+    for left in (None, Exit(1)):
+        folder = tmp_path / str(left is not None)
+        folder.mkdir()
+        build_graphs(models[False], precision, folder, flavours=BOTH, many=True, left=left)
+        sizes.append((folder / WEIGHTS_FILE).stat().st_size)
+    assert sizes[0] == sizes[1]
+    parts = {f"{part}-1.onnx" for part in ("prefix", "suffix", "exit")}
+    assert {path.name for path in folder.iterdir()} >= parts
+    held: dict[str, set[str]] = {}
+    for part in parts:
+        graph = onnx.load(folder / part, load_external_data=False).graph
+        held[part] = {each.name for each in graph.initializer if each.external_data}
+    common = held["prefix-1.onnx"] & held["suffix-1.onnx"]
+    assert {name.partition(".")[0] for name in common} == {"cosine", "sine"}
+    assert not any(name.startswith("layers.1.") for name in held["prefix-1.onnx"])
+    assert not any(name.startswith("layers.0.") for name in held["suffix-1.onnx"])
 
 
 def test_the_files_names() -> None:

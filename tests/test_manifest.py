@@ -13,6 +13,7 @@ from runtime.bundle_files import file_sha256
 from runtime.errors import BundleError
 from runtime.manifest import (
     MOST,
+    EarlyExit,
     FileEntry,
     Geometry,
     Graph,
@@ -211,6 +212,40 @@ def test_what_lies_beside_the_graphs_is_checked(
 ) -> None:
     edit(bundle, lambda d: d.update(draft=dict(d["target"])))
     edit(bundle, lambda d: d[role].update(values))
+    with pytest.raises(BundleError, match=message):
+        Manifest.load(bundle)
+
+
+def cut(bundle: Path, role: str, layer: int | None, **files: str) -> None:
+    """Say that a role's graph is there in two parts."""
+    parts = {"prefix": GRAPH, "suffix": GRAPH, "head": GRAPH} | files
+    edit(bundle, lambda d: d.update(draft=json.loads(json.dumps(d["target"]))))
+    edit(bundle, lambda d: d[role].update(early_exit_layer=layer))
+    edit(bundle, lambda d: d[role]["graphs"]["fused-int8"].update(early_exit=parts))
+
+
+def test_a_graph_may_be_there_in_two_parts(bundle: Path) -> None:
+    cut(bundle, "target", 1)
+    graph = Manifest.load(bundle).target.graphs["fused-int8"]
+    assert graph.early_exit == EarlyExit(GRAPH, GRAPH, GRAPH)
+
+
+@pytest.mark.parametrize(
+    ("role", "layer", "files", "message"),
+    [
+        ("target", None, {}, "'fused-int8' has an early exit, which only a target's fused graphs"),
+        ("draft", 1, {}, "'fused-int8' has an early exit, which only"),
+        ("target", 2, {}, "early_exit_layer 2 is not between"),
+        ("target", 1, {"prefix": "gone.onnx"}, r"names 'gone\.onnx', which is not among"),
+        ("target", 1, {"suffix": "gone.onnx"}, r"names 'gone\.onnx', which is not among"),
+        ("target", 1, {"head": "gone.onnx"}, r"names 'gone\.onnx', which is not among"),
+        ("target", 1, {"middle": GRAPH}, "unknown key 'middle'"),
+    ],
+)
+def test_parts_that_a_bundle_does_not_bear_out_are_refused(
+    bundle: Path, role: str, layer: int | None, files: dict[str, str], message: str
+) -> None:
+    cut(bundle, role, layer, **files)
     with pytest.raises(BundleError, match=message):
         Manifest.load(bundle)
 

@@ -1,5 +1,6 @@
 """A plan names graphs by role, flavour and precision, and knows which share a folder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from export.plan import (
     KNOWN_GRAPHS,
     Plan,
     check_graphs,
+    choose_exit,
     choose_graphs,
     plan_for,
     printable,
@@ -136,6 +138,18 @@ def test_no_draft_where_int4_cannot_have_the_sizes(sizes: Geometry) -> None:
 
 def test_a_draft_where_int4_can_have_them() -> None:
     assert PLAN.fitted(geometry()) == PLAN
+
+
+def test_an_exit_that_is_named_needs_a_fused_graph_and_the_recipes_own_goes_without_one() -> None:
+    plan = replace(PLAN, graphs=("target/fused-int8",), early_exit_layer=5)
+    assert choose_exit(plan, None) == plan
+    assert choose_exit(plan, 7).early_exit_layer == 7
+    static = replace(plan, graphs=("target/portable-fp32", "draft/fused-int4"))
+    assert choose_exit(static, None).early_exit_layer is None
+    with pytest.raises(UsageError, match="needs a fused graph of the target"):
+        choose_exit(static, 7)
+    with pytest.raises(UsageError, match="after layer 0; it must be 1 or later"):
+        choose_exit(plan, 0)
 
 
 def test_a_file_gives_its_name_and_hash(tmp_path: Path) -> None:

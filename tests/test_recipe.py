@@ -108,6 +108,10 @@ def test_an_unknown_name_is_a_usage_error_that_names_the_others(tmp_path: Path) 
         {"graphs": []},
         {"graphs": 3},
         {"licence": None, "source": None},
+        {"early_exit_layer": "15"},
+        {"early_exit_layer": True},
+        {"early_exit_layer": 0},
+        {"early_exit_layer": 1, "graphs": ["target/portable-fp32"]},
     ],
 )
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -116,12 +120,18 @@ def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path, change: dict[str,
         recipe.find("toy", tmp_path)
 
 
+def test_a_recipe_may_have_an_early_exit(tmp_path: Path) -> None:
+    (tmp_path / "toy.json").write_text(json.dumps(VALID | {"early_exit_layer": 15}))
+    assert recipe.find("toy", tmp_path).plan.early_exit_layer == 15
+
+
 def test_plan_of_a_recipe(toy: Recipe) -> None:
     plan = toy.plan
     file = "mirror-sd-toy==1.0: mirror_sd_toy/toy.gguf"
     assert plan.source == Source("python-wheel", file, toy.member_sha256, "MIT")
     assert plan.graphs == tuple(VALID["graphs"])
     assert not plan.optional
+    assert plan.early_exit_layer is None
     assert plan.generation == {"temperature": 0.5}
 
 
