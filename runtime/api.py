@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from runtime import providers
 from runtime.answer import Answer, Blocks, StreamedAnswer
 from runtime.batch import Job, decode_many
 from runtime.checks import many, path, whole
+from runtime.emulation import emulated_devices
 from runtime.engine import decode
 from runtime.errors import BundleError, UsageError
 from runtime.locate import default_cache_dir, locate_bundle
@@ -26,6 +28,7 @@ from runtime.stream import TextStream
 from runtime.strict_json import read_object
 
 Message = Mapping[str, str]
+TRIAL, TRIAL_TOKENS = "One, two, three, four, five. " * 40, 32  # what times an emulation
 
 
 def open_session(
@@ -48,6 +51,8 @@ def open_session(
     offline: bool = False,
     verify: bool = False,
     draft_time_limit_s: float = 5.0,
+    emulate: str | Path | None = None,
+    time_scale: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> "Session":
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
@@ -57,7 +62,9 @@ def open_session(
     one less than a draft model gives in a pass of several, as that is the guess after them.
     draft_tokens_per_pass: as many as the draft model was trained for. context_length: tokens, at
     most the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
-    also the files that are unchanged since they were last hashed.
+    also the files that are unchanged since they were last hashed. emulate: a device profile's name
+    or file; every time is then one of its devices', see docs/emulation.md. time_scale: how much
+    slower than there the time goes here; by default measured, so that the computing fits.
     Raises UsageError for settings that do not go together, ProviderError for a device that cannot
     be used, BundleError or BuildError when there is no bundle to be had.
     """
@@ -77,6 +84,7 @@ def open_session(
         draft_execution_provider=draft_execution_provider,
         draft_time_limit_s=draft_time_limit_s,
     )
+    devices = emulated_devices(emulate, time_scale)
     cache = (
         path("cache_dir", cache_dir) if cache_dir else default_cache_dir(os.environ, sys.platform)
     )
@@ -95,7 +103,9 @@ def open_session(
             settings,
             probes=cache / "probes",
             say=say,
-        )
+            devices=devices,
+        ),
+        time_scale=time_scale,
     )
 
 
@@ -106,13 +116,20 @@ class Session:
     new. One thread generates at a time; starting an answer ends the one before.
     """
 
-    def __init__(self, models: Models) -> None:
-        """A session with `models`, which are prepared for the strategy of their settings."""
+    def __init__(self, models: Models, *, time_scale: float | None = None) -> None:
+        """A session with `models`, which are prepared for the strategy of their settings.
+
+        time_scale: of emulated devices; None: measured by answering TRIAL twice.
+        """
         self._models = models
         self._answer: StreamedAnswer | None = None
         self._closed = False
         self._strategy = self._make_strategy(models.settings.strategy)
         self.default_sampling = _default_sampling(models.manifest)
+        if models.devices is not None:
+            if time_scale is None:
+                models.devices.fit(self._try)
+            models.say(models.devices.described)
 
     @property
     def strategy(self) -> str:
@@ -145,6 +162,8 @@ class Session:
             "threads": models.layout.threads,
             "draft_threads": models.layout.draft_threads,
             "exactness": models.exactness.kind,
+            "emulated": models.devices.profile.name if models.devices else None,
+            "time_scale": models.devices.timing.scale if models.devices else None,
             "providers": self._providers,
         }
 
@@ -166,32 +185,8 @@ class Session:
         if self._models.worker is None:
             self._models.prepare(self.strategy)
             self._strategy = self._make_strategy(self.strategy)
-        sampling = self._sampling(sampling)
         tokens = self._encode(prompt, max_new_tokens)
-        metrics = self._metrics(self._strategy, sampling, tokens)
-        strategy, models = self._strategy, self._models
-
-        def run(cancelled: Callable[[], bool]) -> Blocks:
-            try:
-                yield from decode(
-                    models.target,
-                    strategy,
-                    tokens,
-                    sampling,
-                    max_new_tokens=max_new_tokens,
-                    end_tokens=frozenset(models.manifest.target.end_tokens),
-                    metrics=metrics,
-                    cancelled=cancelled,
-                )
-            except KeyboardInterrupt:
-                models.drop_worker()  # a message may be half written
-                raise
-            finally:
-                if models.worker is not None and strategy.name != "autoregressive":
-                    metrics.draft_error = models.worker.error
-
-        self._answer = StreamedAnswer(run, TextStream(models.text, stop), metrics)
-        return self._answer
+        return self._write(tokens, self._sampling(sampling), max_new_tokens, stop)
 
     def generate_many(
         self,
@@ -207,6 +202,8 @@ class Session:
         run at once as the bundle's widest graph has lanes. Raises as `generate`, before any runs.
         """
         self._end_answer()
+        if self._models.devices is not None:
+            raise UsageError("Emulated devices write one text at a time: ask for them one by one.")
         sampling = self._sampling(sampling)
         stop = many("stop", stop)
         jobs = []
@@ -252,16 +249,61 @@ class Session:
         in_turn = self._models.layout.sharing == "in turn"
         return Speculative(worker, num_draft_tokens=count, in_turn=in_turn)
 
+    def _write(
+        self,
+        tokens: NDArray[np.int64],
+        sampling: Sampling,
+        max_new_tokens: int,
+        stop: Sequence[str],
+    ) -> StreamedAnswer:
+        """The answer that continues `tokens` [n] int64."""
+        metrics = self._metrics(self._strategy, sampling, tokens)
+        strategy, models = self._strategy, self._models
+        late = models.devices.late if models.devices else 0
+
+        def run(cancelled: Callable[[], bool]) -> Blocks:
+            try:
+                yield from decode(
+                    models.target,
+                    strategy,
+                    tokens,
+                    sampling,
+                    max_new_tokens=max_new_tokens,
+                    end_tokens=frozenset(models.manifest.target.end_tokens),
+                    metrics=metrics,
+                    cancelled=cancelled,
+                )
+            except KeyboardInterrupt:
+                models.drop_worker()  # a message may be half written
+                raise
+            finally:
+                if models.worker is not None and strategy.name != "autoregressive":
+                    metrics.draft_error = models.worker.error
+                if models.devices is not None:
+                    metrics.void_runs = models.devices.late - late
+
+        self._answer = StreamedAnswer(run, TextStream(models.text, stop), metrics)
+        return self._answer
+
+    def _try(self) -> None:
+        """Do what an answer does, for a while."""
+        tokens = self._encode(TRIAL, TRIAL_TOKENS)[: self._models.context // 2]
+        for _ in self._write(tokens, Sampling(), TRIAL_TOKENS, ()):
+            pass
+
     def _metrics(
         self, strategy: Strategy, sampling: Sampling, tokens: NDArray[np.int64]
     ) -> Metrics:
         alone = strategy.name == "autoregressive"
+        devices = self._models.devices
         return Metrics(
             strategy.name,
             sampling.seed,
             {"target": self._providers["target"]} if alone else self._providers,
             prompt_tokens=len(tokens),
             near_tie_bound=self._models.exactness.largest_difference,
+            emulated=devices.profile.name if devices else None,
+            clock=devices.timing if devices else time.perf_counter,
         )
 
     def _sampling(self, asked: object) -> Sampling:

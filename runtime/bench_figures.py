@@ -67,6 +67,7 @@ def figures(laps: Sequence[Lap], way: Way, baseline: Way) -> dict[str, Any]:
         "between_tokens_ms": percentiles_ms(
             [second for turn in turns for second in turn.between_tokens_s]
         ),
+        "void_runs": sum(turn.metrics["void_runs"] for turn in turns),
         "near_ties": sum(turn.metrics["near_ties"] for turn in turns),
         "finish_reasons": dict(Counter(turn.metrics["finish_reason"] for turn in turns)),
         "draft_errors": [

@@ -71,6 +71,7 @@ def make_report(laps: Sequence[Lap], plan: Plan, preparation: Preparation) -> Re
         "machine": dict(preparation.machine),
         "load_s": dict(preparation.load_s),
         "peak_rss_bytes": max(turn.metrics["peak_rss_bytes"] or 0 for turn in turns) or None,
+        "emulated": preparation.settings[ways[0]].get("emulated"),
         "equal": not found,
         "differences": [dataclasses.asdict(difference) for difference in found],
         "strategies": {
@@ -116,13 +117,18 @@ def shown(report: Report) -> str:
             f"INCOMPLETE: {report['conversations']} of {report['conversations_planned']} "
             "conversations were measured."
         )
-    parts.append(_table(("strategy", *COLUMNS), [(name, *_cells(own[name])) for name in own]))
+    what = "strategy"
+    kinds = "ratio by category"
+    if report["emulated"]:
+        parts.append(f"Every time below is emulated: that of {report['emulated']}.")
+        what, kinds = f"emulated {what}", f"emulated {kinds}"
+    parts.append(_table((what, *COLUMNS), [(name, *_cells(own[name])) for name in own]))
     if len(report["categories"]) > 1:
         rows = [
             (kind, *(_spread(by_name[name]["ratio"], 2) for name in own))
             for kind, by_name in report["categories"].items()
         ]
-        parts.append(_table(("ratio by category", *own), rows))
+        parts.append(_table((kinds, *own), rows))
     parts.append("\n".join(_sentences(report)))
     return "\n\n".join(parts)
 
@@ -168,6 +174,11 @@ def _sentences(report: Report) -> Iterator[str]:
 
 def _troubles(name: str, report: Report) -> Iterator[str]:
     of = report["strategies"][name]
+    if of["void_runs"]:
+        yield (
+            f"VOID: {name}: {of['void_runs']} calls took longer here than on the emulated devices; "
+            "a larger --time-scale gives them time."
+        )
     if of["draft_errors"]:
         yield (
             f"{name}: the draft stopped working in {len(of['draft_errors'])} of {of['answers']} "

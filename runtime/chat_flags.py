@@ -194,6 +194,19 @@ def add_limits(group: argparse._ArgumentGroup, *, max_new_tokens: int) -> None:
         metavar="NAME",
         help="that runs the draft model (default: CPU)",
     )
+    group.add_argument(
+        "--emulate",
+        metavar="PROFILE",
+        help="give every call the time it would take on the devices of this profile, a name (such "
+        "as lunar-lake-igpu-npu) or a JSON file; every time shown is emulated then",
+    )
+    group.add_argument(
+        "--time-scale",
+        type=_real,
+        metavar="X",
+        help="with --emulate: how many times slower time goes here, so that the computing fits "
+        "(default: measured)",
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:

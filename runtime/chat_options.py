@@ -29,6 +29,8 @@ OPEN_SETTINGS = (
     "cache_dir",
     "offline",
     "verify",
+    "emulate",
+    "time_scale",
 )
 OF_A_DRAFT_MODEL = ("draft_model", "draft_execution_provider", "draft_tokens_per_pass")
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -68,6 +70,8 @@ class Options:
     cache_dir: Path | None
     offline: bool
     verify: bool
+    emulate: str | None
+    time_scale: float | None
     stats: bool
     json: bool
     trace: Path | None

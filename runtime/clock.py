@@ -43,19 +43,26 @@ class RealTiming:
     """The real clock, at its pace or `scale` times as slow: what waits, waits longer then."""
 
     def __init__(self, scale: float = 1.0) -> None:
-        self._scale = scale
+        self.scale = scale
+        self._origin = 0.0
 
     def __call__(self) -> float:
         """What perf_counter says, slowed down."""
-        return time.perf_counter() / self._scale
+        return self._origin + time.perf_counter() / self.scale
+
+    def rescale(self, scale: float) -> None:
+        """Go on from now at another pace."""
+        now = self()
+        self.scale = scale
+        self._origin += now - self()
 
     def sleep(self, seconds: float) -> None:
         """Leave the processor to others."""
-        time.sleep(seconds * self._scale)
+        time.sleep(seconds * self.scale)
 
     def count(self, start: int) -> Count:
         """Unlike a semaphore's, its lock survives an interrupt."""
-        return _Queued(start, self._scale)
+        return _Queued(start, self)
 
     def thread(self, work: Callable[[], None], name: str) -> threading.Thread:
         """A plain thread."""
@@ -68,15 +75,15 @@ REAL_TIMING = RealTiming()
 class _Queued:
     """A count of what lies in a queue."""
 
-    def __init__(self, start: int, scale: float) -> None:
-        self._scale = scale
+    def __init__(self, start: int, timing: RealTiming) -> None:
+        self._timing = timing
         self._things: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(start):
             self.release()
 
     def acquire(self, *, timeout: float) -> bool:
         try:
-            self._things.get(timeout=timeout * self._scale)
+            self._things.get(timeout=timeout * self._timing.scale)
         except queue.Empty:
             return False
         return True

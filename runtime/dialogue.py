@@ -150,7 +150,7 @@ class Dialogue:
         """Print the settings in use and the metrics of the last answer."""
         self.screen.rows("settings", self.settings())
         if self.metrics is not None:
-            self.screen.rows("metrics", self.metrics)
+            self.screen.rows(_headed("metrics", self.metrics), self.metrics)
 
     def settings(self) -> dict[str, Any]:
         """The session's settings and those of generation, by name."""
@@ -202,6 +202,11 @@ class Dialogue:
                 f"The draft stopped working ({error}); until a fresh one takes over, answers "
                 "only come slower."
             )
+        if metrics.get("void_runs"):
+            note(
+                f"Void: {metrics['void_runs']} calls took longer here than on the emulated "
+                "devices; a larger --time-scale gives them time."
+            )
         if reason == "context_full":
             size = self.session.settings.get("context_length")
             remedy = "/reset starts over; --context-length may allow more."
@@ -217,6 +222,12 @@ class Dialogue:
             note("The answer failed before its end.")
         if self.stats:
             self.show_stats()
+
+
+def _headed(title: str, metrics: Mapping[str, Any]) -> str:
+    """The title of metrics, which says when their times are not this machine's."""
+    name = metrics.get("emulated")
+    return f"{title} (emulated: {name})" if name else title
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from runtime.drafter import ModelDrafter
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.manifest import Manifest, RoleName
-from runtime.session import GraphSession
+from runtime.session import GraphSession, Pace, unpaced
 
 
 def draft_role(manifest: Manifest) -> RoleName:
@@ -38,6 +38,7 @@ def load_drafter(
     vocabulary: int,
     per_pass: int | None = None,
     provider: str = "CPU",
+    pace: Pace = unpaced,
     **settings: Any,
 ) -> ModelDrafter:
     """The drafter on the graph that suits `provider`; `settings` as for `open_graph`.
@@ -47,6 +48,7 @@ def load_drafter(
     `open_graph`.
     """
     session, head = open_draft(manifest, provider=provider, **settings)
+    session.pace = pace
     return ModelDrafter(
         session,
         vocabulary=vocabulary,

@@ -5,16 +5,20 @@ from what the planner believes: it could not prove that wrong else.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from math import inf
+from pathlib import Path
 from typing import Protocol
 
+from runtime.checks import path, real
 from runtime.clock import RealTiming
 from runtime.errors import UsageError
-from runtime.profiles import Profile
+from runtime.profiles import Profile, load_profile
 from runtime.progress import Job, Progress, Role
 
 NEAR_S = 0.001  # before a run's end a thread is awake, since a long wait ends late
+ROOM = 1.5  # between the longest call of a trial and its modelled time
 WHOLE: Mapping[str, float] = {"whole": 1.0}
 
 
@@ -59,7 +63,7 @@ class Pacer:
 
 
 class EmulatedDevices:
-    """Devices in real time, `scale` times as slow: each call's thread waits for its end.
+    """Devices in real time, `timing.scale` times as slow: each call's thread waits for its end.
 
     `late` counts calls whose computing took longer than their modelled time: a figure with one of
     them is void.
@@ -68,11 +72,34 @@ class EmulatedDevices:
     def __init__(self, profile: Profile, *, scale: float = 1.0) -> None:
         """Both devices sleep at first."""
         self.profile = profile
-        self.scale = scale
         self.timing = RealTiming(scale)
         self.late = 0
+        self._since = 0.0  # no call that began before waits for its end
+        self._slowness: list[float] = []  # of calls, to their modelled time
         self._progress = Progress(profile, now=self.timing())
         self._changed = threading.Condition()
+
+    def fit(self, trial: Callable[[], object]) -> None:
+        """Choose the scale: `trial` runs twice without waits, and of the second all calls must fit.
+
+        With some room, since calls vary; never below 1, or this machine's own overhead would count
+        for more than it is.
+        """
+        self._since = inf
+        for _ in range(2):  # first runs are slow
+            self._slowness.clear()
+            trial()
+        with self._changed:
+            self.timing.rescale(max(1.0, ROOM * max(self._slowness, default=0.0)))
+            self._since = self.timing()
+
+    @property
+    def described(self) -> str:
+        """What to tell the user, in a sentence."""
+        return (
+            f"Times are emulated, of {self.profile.name} ({self.profile.about}); they pass "
+            f"{self.timing.scale:.3g} times as slowly here."
+        )
 
     def start(self, role: Role, rows: int, share: float) -> Job:
         """The call begins now, which may move the end of the other device's."""
@@ -84,10 +111,15 @@ class EmulatedDevices:
     def finish(self, job: Job) -> None:
         """Wait until the call's modelled end, wherever that moves meanwhile."""
         with self._changed:
-            self._progress.settle(self.timing())
+            now = self.timing()
+            if job.began < self._since:
+                self._slowness.append((now - job.began) / job.work)
+                self._progress.drop(job, now=now)
+                return
+            self._progress.settle(now)
             self.late += job.ended is not None
             while job.ended is None:
-                left_s = (self._progress.end_of(job) - self._progress.now) * self.scale
+                left_s = (self._progress.end_of(job) - self._progress.now) * self.timing.scale
                 self._changed.wait(left_s - NEAR_S if left_s > 2 * NEAR_S else left_s)
                 self._progress.settle(self.timing())
 
@@ -96,3 +128,19 @@ class EmulatedDevices:
         with self._changed:
             self._progress.drop(job, now=self.timing())
             self._changed.notify_all()
+
+
+def emulated_devices(name: str | Path | None, time_scale: float | None) -> EmulatedDevices | None:
+    """The devices of a profile, named or in a file; None where none is named.
+
+    Raises UsageError for a profile that is not there and a scale that is none, BundleError for a
+    file that is no profile.
+    """
+    if time_scale is not None and not 0 < real("time_scale", time_scale) < inf:
+        raise UsageError(f"time_scale is {time_scale}; it must be a number above 0.")
+    if name is None:
+        if time_scale is not None:
+            raise UsageError("time_scale is for emulated devices: name a profile, or leave it out.")
+        return None
+    profile = load_profile(str(path("emulate", name)))
+    return EmulatedDevices(profile, scale=1.0 if time_scale is None else float(time_scale))

@@ -37,6 +37,8 @@ class Metrics:
     guard_stops: int = 0
     finish_reason: str | None = None
     draft_error: str | None = None
+    emulated: str | None = None  # the device profile that all times are those of
+    void_runs: int = 0  # that took longer than modelled: one makes every time void
     rounds: int = 0
     tokens_discarded: int = 0
     settled_tokens: int = 0
@@ -215,6 +217,8 @@ class Metrics:
             "guard_stops": self.guard_stops,
             "early_exits_dropped": self.early_exits_dropped,
             "draft_error": self.draft_error,
+            "emulated": self.emulated,
+            "void_runs": self.void_runs,
         }
 
     def _outcomes(self) -> tuple[int, int, int, int]:

@@ -7,15 +7,17 @@ from typing import Any
 
 from runtime import memory, providers, vocabulary
 from runtime.batch import LaneSession
+from runtime.clock import REAL_TIMING
 from runtime.draft_model import draft_role, load_drafter, tokens_per_pass
 from runtime.drafter import Drafter, LookupDrafter, LookupFirst
+from runtime.emulation import EmulatedDevices, Pacer
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.fused import FusedSession
 from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest
 from runtime.probe import exactness
-from runtime.session import GraphSession
+from runtime.session import GraphSession, unpaced
 from runtime.settings import MOST_DRAFT_TOKENS, Settings
 from runtime.text import Text
 from runtime.worker import DraftWorker
@@ -39,11 +41,13 @@ class Models:
         *,
         probes: Path,
         say: Callable[[str], None],
+        devices: EmulatedDevices | None = None,
     ) -> None:
         """Load the target, and the draft where the strategy needs one.
 
         A draft model that was not asked for is left out, which `say` is told, where the bundle has
-        none or memory is short. Raises UsageError when what must be loaded cannot fit in memory.
+        none or memory is short. devices: what both models' calls are paced by.
+        Raises UsageError when what must be loaded cannot fit in memory.
         """
         self.manifest = manifest
         self.draft_manifest = draft_manifest or manifest
@@ -52,7 +56,8 @@ class Models:
         self._graph = choose_graph(manifest, "target", settings.provider, settings.precision)
         self.context = _context(manifest, self._graph, settings.context_length)
         self.draft_left_out: str | None = None
-        self._say = say
+        self.say = say
+        self.devices = devices
         strategy = self._settled(settings.strategy, self._check_target())
         self.text = Text.load(manifest.folder)
         if self.text.vocabulary > manifest.target.geometry.vocabulary:
@@ -107,6 +112,8 @@ class Models:
         if layout != self.layout:
             self.target = self._load_target(layout, cache=self.target.cache)
             self.layout = layout
+        if self.devices is not None:
+            self.target.pace = Pacer(self.devices, "target")
         if strategy == "autoregressive":
             return
         if self._drafting != layout:  # its threads are other ones
@@ -118,6 +125,7 @@ class Models:
                 context=self.context,
                 vocabulary=self.target.vocabulary,
                 time_limit_s=self.settings.draft_time_limit_s,
+                timing=self.devices.timing if self.devices else REAL_TIMING,
             )
 
     def drop_worker(self) -> None:
@@ -217,7 +225,7 @@ class Models:
 
     def _without_draft(self, reason: str) -> str:
         self.draft, self.draft_left_out = "none", reason
-        self._say(f"{reason}: the target writes alone.")
+        self.say(f"{reason}: the target writes alone.")
         return "autoregressive"
 
     def _lay_out(self, strategy: str) -> Layout:
@@ -232,7 +240,7 @@ class Models:
         """How draft and target share the cores; a draft on another provider may need none."""
         if strategy == "autoregressive" or self.draft != "model":
             return "alone"
-        same = self.settings.draft_provider == self.settings.provider
+        same = self.settings.draft_provider == self.settings.provider and self.devices is None
         return "in turn" if strategy == "speculative" and same else "at once"
 
     def _load_target(self, layout: Layout, **settings: Any) -> GraphSession[Any]:
@@ -268,6 +276,7 @@ class Models:
             cores=self.layout.draft_cores,
             context=self.context,
             sharing=self.layout.sharing,
+            pace=Pacer(self.devices, "draft") if self.devices else unpaced,
         )
         if not self.lookup_first:
             return load

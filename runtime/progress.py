@@ -19,10 +19,15 @@ SAME_S = 1e-9  # moments that differ by rounding alone are one
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A run: its seconds of work that are left at full speed, and when it ended."""
+    """A run: its seconds of work, those that are left at full speed, and when it began and ended.
+
+    `work` leaves out what waking up costs.
+    """
 
     role: Role
+    work: float
     left: float
+    began: float
     ended: float | None = None
 
 
@@ -44,11 +49,11 @@ class Progress:
         """A call of `rows` rows and of `share` of the model begins, behind those of its device."""
         self.settle(now)
         device, queue = self._devices[role], self._queues[role]
-        work = device.seconds(rows, share)
+        work = left = device.seconds(rows, share)
         idle_s = self.now - self._last_end[role]
         if not queue and idle_s > device.idle_ms.value / 1000:
-            work += device.wake_up_ms.value / 1000
-        queue.append(Job(role, work))
+            left += device.wake_up_ms.value / 1000
+        queue.append(Job(role, work, left, self.now))
         return queue[-1]
 
     def drop(self, job: Job, *, now: float) -> None:

@@ -26,6 +26,8 @@ class Script:
     endless: bool = False
     error: MirrorError | None = None
     draft_error: str | None = None
+    void_runs: int = 0
+    emulated: str | None = None
 
 
 @dataclass
@@ -56,6 +58,8 @@ class FakeAnswer:
                 "seed": self.sampling.seed,
                 "draft_error": self.script.draft_error,
                 "finish_reason": self.finish_reason,
+                "emulated": self.script.emulated,
+                "void_runs": self.script.void_runs,
             }
         )
 

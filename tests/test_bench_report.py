@@ -23,6 +23,7 @@ FIGURES = {
     "overhead_ms",
     "ratio",
     "between_tokens_ms",
+    "void_runs",
     "near_ties",
     "finish_reasons",
     "draft_errors",
@@ -56,8 +57,8 @@ def test_the_schema_is_whole_and_json() -> None:
     found = report([a_lap(), a_lap(category="rag", number=2)])
     assert set(found) == {
         "format", "version", "complete", "conversations", "conversations_planned", "baseline",
-        "settings", "machine", "load_s", "peak_rss_bytes", "equal", "differences", "strategies",
-        "categories",
+        "settings", "machine", "load_s", "peak_rss_bytes", "emulated", "equal", "differences",
+        "strategies", "categories",
     }  # fmt: skip
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert list(found["strategies"]) == ["autoregressive", "speculative:lookup"]
@@ -121,6 +122,23 @@ def test_near_ties_are_no_failure_and_explained() -> None:
     assert found["strategies"]["speculative:lookup"]["equal"] == "near-tie"
     assert found["equal"] is False
     assert "so this is no failure" in shown(found)
+
+
+def test_emulated_figures_are_called_so_and_void_ones_too() -> None:
+    laps = [a_lap(), a_lap(category="rag", number=2)]
+    for word in ("emulated", "VOID"):
+        assert word not in shown(report(laps))
+    found = report(laps, emulated="toaster")
+    text = shown(found)
+    assert found["emulated"] == "toaster"
+    assert text.startswith("Every time below is emulated: that of toaster.\n\nemulated strategy ")
+    assert "\nemulated ratio by category " in text
+    assert "VOID" not in text
+    late = [lap({ALONE: turn(5), LOOKUP: turn(5, void_runs=count)}) for count in (0, 2, 1)]
+    found = report(late, emulated="toaster")
+    assert [of["void_runs"] for of in found["strategies"].values()] == [0, 3]
+    assert "VOID: speculative:lookup: 3 calls took longer here" in shown(found)
+    assert "VOID: autoregressive" not in shown(found)
 
 
 def test_every_answer_by_itself() -> None:

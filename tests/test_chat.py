@@ -131,6 +131,7 @@ def test_every_setting_reaches_open_session() -> None:
     flags += " --draft-tokens-per-pass 5"
     flags += " -e openvino --draft-execution-provider CPU"
     flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c --verify"
+    flags += " --emulate gpu-cpu --time-scale 1.5"
     assert chat(session, "--prompt", "Hi", *flags.split())[0] == 0
     assert session.opened is not None
     model, settings = session.opened
@@ -154,6 +155,8 @@ def test_every_setting_reaches_open_session() -> None:
         "cache_dir": Path("c"),
         "offline": True,
         "verify": True,
+        "emulate": "gpu-cpu",
+        "time_scale": 1.5,
     }
 
 

@@ -30,6 +30,7 @@ def test_every_long_flag_may_be_spelled_with_underscores() -> None:
         "--execution-provider": "CPU",
         "--draft-execution-provider": "OpenVINO",
         "--cache-dir": "a_folder",
+        "--time-scale": "2",
         "--top-k": "5",
         "--top-p": "0.5",
         "--min-p": "0.1",

@@ -22,3 +22,18 @@ def test_a_slow_clock_shows_less_and_waits_longer(monkeypatch: pytest.MonkeyPatc
     slow.sleep(1.5)
     assert (slow(), slept) == (15.0, [6.0])
     assert REAL_TIMING() == 60.0
+
+
+def test_a_clock_goes_on_from_where_it_was_when_its_pace_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    timing = RealTiming()
+    timing.rescale(2.0)
+    assert timing() == 100.0
+    now = 110.0
+    assert timing() == 105.0
+    timing.rescale(0.5)
+    now = 111.0
+    assert timing() == 107.0

@@ -151,6 +151,18 @@ def test_a_lost_draft_is_told_once() -> None:
     assert stderr.getvalue().count("it raised ValueError") == 1
 
 
+def test_emulated_metrics_are_called_so_and_void_ones_too() -> None:
+    scripts = [Script(), Script(emulated="toaster"), Script(emulated="toaster", void_runs=3)]
+    said = []
+    for script in scripts:
+        dialogue, stderr = dialogue_on(FakeSession(script))
+        dialogue.stats = True
+        dialogue.ask("one")
+        said.append(stderr.getvalue())
+    assert ["metrics (emulated: toaster)" in text for text in said] == [False, True, True]
+    assert ["Void: 3 calls took longer" in text for text in said] == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("mode", "remedy"), [("conversation", "/reset"), ("one question", "--context-length")]
 )

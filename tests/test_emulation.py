@@ -1,35 +1,50 @@
 """Tests of runtime/emulation.py on a clock that the test sets; how the waits end is no test's."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.emulation import EmulatedDevices, Pacer
+from runtime.clock import RealTiming
+from runtime.emulation import ROOM, EmulatedDevices, Pacer, emulated_devices
 from runtime.errors import UsageError
-from runtime.profiles import Profile
+from runtime.profiles import Profile, profile_folder
+from runtime.progress import Progress
 from tests.devices import seconds
 
 
-class Hand:
-    """Devices whose clock is set by hand, and goes on by what is waited for."""
+class Hand(RealTiming):
+    """The clock of `devices`, set by hand; it goes on by what is waited for.
+
+    `meanwhile` is done, once, in place of the first wait.
+    """
 
     def __init__(
-        self, profile: Profile, monkeypatch: pytest.MonkeyPatch, scale: float = 1.0
+        self, profile: Profile, monkeypatch: pytest.MonkeyPatch, *, scale: float = 1.0
     ) -> None:
-        self.devices = EmulatedDevices(profile, scale=scale)
+        super().__init__(scale)
         self.now = 0.0
         self.waits: list[float] = []
-        self.meanwhile: list[Any] = []
-        self.devices._progress.now = 0.0
-        monkeypatch.setattr(self.devices, "timing", lambda: self.now)
+        self.meanwhile: Callable[[], object] | None = None
+        self.devices = EmulatedDevices(profile)
+        self.devices.timing = self
+        self.devices._progress = Progress(profile)
         monkeypatch.setattr(self.devices._changed, "wait", self._wait)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def rescale(self, scale: float) -> None:
+        self.scale = scale
 
     def _wait(self, timeout: float) -> None:
         self.waits.append(timeout)
-        if self.meanwhile:
-            self.meanwhile.pop(0)()
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
         else:
-            self.now += timeout / self.devices.scale
+            self.now += timeout / self.scale
 
 
 def test_a_call_waits_for_the_rest_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +80,7 @@ def test_what_begins_meanwhile_makes_it_wait_longer(monkeypatch: pytest.MonkeyPa
         hand.now = 1.0
         hand.devices.start("draft", 2, 1.0)
 
-    hand.meanwhile.append(draft_begins)
+    hand.meanwhile = draft_begins
     with Pacer(hand.devices, "target")("whole", 6):
         pass
     assert hand.now == pytest.approx(7.0)
@@ -90,3 +105,52 @@ def test_a_call_that_fails_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
     with Pacer(hand.devices, "target")("whole", 1):
         pass
     assert hand.now == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("longest", "scale"), [(3.0, 3.0 * ROOM), (0.5, 1.0)])
+def test_a_scale_is_chosen_by_the_longest_call_of_the_second_trial(
+    longest: float, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = Hand(seconds(c_target=1.5), monkeypatch)
+    took = iter([100.0, 7.0, longest, 0.25])
+
+    def trial() -> None:
+        for rows in (1, 2):
+            with Pacer(hand.devices, "target")("whole", rows):
+                hand.now += rows * next(took)
+
+    late = Pacer(hand.devices, "draft")("whole", 1)
+    with late:
+        hand.devices.fit(trial)
+        hand.now += 50.0  # what began in a trial does not count, however long it takes
+    assert (hand.scale, hand.devices.late, hand.waits) == (scale, 0, [])
+    with Pacer(hand.devices, "target")("whole", 1):
+        pass
+    assert sum(hand.waits) == pytest.approx(scale)
+
+
+def test_profiles_are_found_by_name_and_by_file() -> None:
+    assert emulated_devices(None, None) is None
+    for name in ("gpu-cpu", profile_folder() / "gpu-cpu.json"):
+        devices = emulated_devices(name, 2.5)
+        assert devices is not None
+        assert (devices.profile.name, devices.timing.scale) == ("gpu-cpu", 2.5)
+        assert "of gpu-cpu (Intel" in devices.described
+        assert "2.5 times as slowly" in devices.described
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "complaint"),
+    [
+        ("gpu-cpu", 0, "above 0"),
+        ("gpu-cpu", float("inf"), "above 0"),
+        ("gpu-cpu", float("nan"), "above 0"),
+        ("gpu-cpu", "2", "must be a number"),
+        (None, 2.0, "name a profile"),
+        (Path("no.json"), None, "no device profile"),
+        (7, None, "must be a path"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(name: Any, scale: Any, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        emulated_devices(name, scale)

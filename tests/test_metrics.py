@@ -51,6 +51,8 @@ SCHEMA = [
     "guard_stops",
     "early_exits_dropped",
     "draft_error",
+    "emulated",
+    "void_runs",
 ]
 
 
