@@ -1,6 +1,6 @@
 """The token channel: a preallocated ring buffer from one thread to one other.
 
-A message is a kind, a round number, an outcome (node and final token) and up to `widest` tokens.
+A message is a kind, a round number, two numbers and up to `widest` tokens.
 Two counters, of free and of filled slots, let a side wait: the sender alone moves the tail, the
 receiver alone the head, and nobody polls.
 """
@@ -14,29 +14,28 @@ from numpy.typing import NDArray
 from runtime.clock import REAL_TIMING, Timing
 from runtime.errors import DraftError
 
-_HEADER = 5  # kind, round, node, final token, number of tokens
+_HEADER = 5  # kind, round, two numbers, how many tokens
 
 
 class Kind(IntEnum):
-    """What a message says."""
+    """What a message says, and what its two numbers are."""
 
-    BEGIN = 0  # a text starts; the `node` tokens committed next are its prompt
+    BEGIN = 0  # a text starts; its prompt is the `first` tokens committed next
     COMMIT = 1  # `tokens` are certain
-    DRAFT = 2  # propose up to `node` tokens after what is committed
-    LOOK_AHEAD = 3  # `tokens` are being verified: draft up to `node` tokens for what may come of it
-    PROPOSAL = 4  # `tokens` were asked for
-    ROLLOUT = 5  # if the round ends in (`node`, `final_token`), then `tokens` is the next proposal
-    STOP = 6  # end the thread
+    DRAFT = 2  # guess what follows: `first` tokens or more, up to `second` where a pass gives them
+    LOOK_AHEAD = 3  # `tokens` are `first` being verified, then starts: `second` guesses after each
+    GUESSES = 4  # asked for: `first` `tokens` for each place; of rollout `second`, or none (-1)
+    STOP = 5  # end the thread
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; the meaning of `node` and `tokens` stands with its kind."""
+    """One message; the meaning of its numbers and tokens stands with its kind."""
 
     kind: Kind
     round: int = 0
-    node: int = 0
-    final_token: int = 0
+    first: int = 0
+    second: int = 0
     tokens: tuple[int, ...] = ()
 
 
@@ -65,8 +64,8 @@ class TokenChannel:
         slot[:_HEADER] = (
             message.kind,
             message.round,
-            message.node,
-            message.final_token,
+            message.first,
+            message.second,
             len(message.tokens),
         )
         slot[_HEADER : _HEADER + len(message.tokens)] = message.tokens
@@ -87,11 +86,11 @@ class TokenChannel:
                 raise DraftError(str(self._failure)) from self._failure
             raise DraftError(f"The draft failed: {describe(self._failure)}") from self._failure
         slot = self._ring[self._received % len(self._ring)]
-        kind, number, node, final_token, count = (int(value) for value in slot[:_HEADER])
+        kind, number, first, second, count = (int(value) for value in slot[:_HEADER])
         tokens = tuple(int(token) for token in slot[_HEADER : _HEADER + count])
         self._received += 1
         self._free.release()
-        return Message(Kind(kind), number, node, final_token, tokens)
+        return Message(Kind(kind), number, first, second, tokens)
 
     @property
     def pending(self) -> bool:

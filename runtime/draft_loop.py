@@ -2,19 +2,25 @@
 
 It owns the drafter from its loading to its end. A text is read a chunk at a time, so that a new
 message never waits for more than one pass. What a drafter gives is checked here, where it enters.
+Messages are answered in their order: a look-ahead's pass is over before its rollouts are asked
+for, so whether an outcome was foreseen never depends on time.
 """
 
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from runtime.ahead import Ahead, Branch
 from runtime.channel import Kind, Message, TokenChannel
 from runtime.clock import Clock
-from runtime.drafter import Drafter, Guess
+from runtime.drafter import Drafter, Guess, Rollout, Start, Tokens
 from runtime.errors import DraftError
+from runtime.hypotheses import Hypothesis
+from runtime.payload import MISS, pack_guesses, unpack_hypotheses
 from runtime.sampling import Sampling
 from runtime.timeline import Run
 
@@ -67,7 +73,7 @@ class DraftLoop:
         self._texts = 0
         self._prompt_length = 0
         self._chunks = 0
-        self._guesses: list[list[Guess]] = []
+        self._ahead: Ahead | None = None
 
     def load(self) -> str:
         """Make the drafter, whatever that raises, and return its source."""
@@ -106,15 +112,16 @@ class DraftLoop:
 
     def _answer(self, message: Message) -> None:
         if message.kind is Kind.BEGIN:
-            self._length, self._prompt_length, self._chunks = 0, message.node, 0
+            self._length, self._prompt_length, self._chunks = 0, message.first, 0
+            self._ahead = None
             self._texts += 1
         elif message.kind is Kind.COMMIT:
             self._commit(message.tokens)
         elif message.kind is Kind.DRAFT:
-            tokens = self._propose(message.node)
-            self._tell(Message(Kind.PROPOSAL, message.round, tokens=tokens))
+            self._tell(self._guesses(message.round, message.first, message.second))
         elif message.kind is Kind.LOOK_AHEAD:
-            self._look_ahead(message.round, message.tokens, message.node)
+            chain, pairs = message.tokens[: message.first], message.tokens[message.first :]
+            self._look_ahead(chain, unpack_hypotheses(pairs), message.second)
 
     def _commit(self, tokens: tuple[int, ...]) -> None:
         end = self._length + len(tokens)
@@ -132,59 +139,55 @@ class DraftLoop:
         self.busy_since = None
         self._ran(started, "read")
 
-    def _propose(self, count: int) -> tuple[int, ...]:
-        guesses = [guess for found in self._draft("propose", (), count) for guess in found]
-        self._guesses = [guesses]
-        return _tokens(guesses)
+    def _guesses(self, number: int, least: int, most: int) -> Message:
+        """The guesses after what is committed: a rollout's, and passes until there are `least`."""
+        text, ahead = self._committed[: self._length], self._ahead
+        self._ahead = None
+        taken = None if ahead is None else ahead.take(text[ahead.base :].tolist())
+        rollout, known = (MISS, []) if taken is None else taken
+        most = min(most, len(self._committed) - self._length)
+        branch = Branch(Start(self._length), known[:most])
+        while branch.missing(min(least, most)) and not self.abandoned:
+            self._pass("propose", text, [branch], most)
+            if not branch.look():
+                break
+        columns, tokens = pack_guesses(branch.guesses, self._outbox.widest)
+        return Message(Kind.GUESSES, number, columns, rollout, tokens)
 
-    def _look_ahead(self, number: int, proposal: tuple[int, ...], count: int) -> None:
-        """Draft for each guessed outcome, publishing what every pass adds, until the round ends."""
-        known = next(
-            (each for each in self._guesses if _tokens(each)[: len(proposal)] == proposal), []
-        )
-        self._guesses = []
-        for node, tail, guessed in self._hypotheses(proposal, known[: len(proposal)]):
-            guesses = [] if guessed is None else [guessed]
-            for found in self._draft("look ahead", tail, count + 1 - len(guesses)):
-                guesses += found
-                final, *rollout = guesses
-                if rollout:
-                    self._guesses.append(rollout)
-                    tokens = _tokens(rollout)
-                    self._tell(Message(Kind.ROLLOUT, number, node, final.token, tokens))
-                if self._inbox.pending:
+    def _look_ahead(
+        self, chain: tuple[int, ...], hypotheses: Sequence[Hypothesis], count: int
+    ) -> None:
+        """Draft `count` tokens after each guessed outcome: a pass, and more until the round ends.
+
+        What a pass gave is looked at while there is time, and else when it is asked for.
+        """
+        text = np.append(self._committed[: self._length], np.array(chain, np.int64))
+        count = min(count, len(self._committed) - len(text))
+        starts = [Start(self._length + each.accepted, each.tokens) for each in hypotheses]
+        self._ahead = Ahead(self._length, chain, starts)
+        unfinished = self._ahead.branches if count > 0 else []
+        while unfinished:
+            self._pass("look ahead", text, unfinished, count)
+            grown = []
+            for branch in unfinished:
+                if self._inbox.pending or self.abandoned:
                     return
+                if branch.look() and branch.missing(count):
+                    grown.append(branch)
+            unfinished = grown
 
-    def _hypotheses(
-        self, proposal: tuple[int, ...], known: list[Guess]
-    ) -> Iterator[tuple[int, tuple[int, ...], Guess | None]]:
-        """Guessed outcomes, likeliest first: last accepted node, what to draft after, final token.
-
-        First that all is accepted, with the draft's next word as the final token; then that the
-        first, second, … place holds the draft's runner-up there.
-        """
-        yield len(proposal) - 1, proposal, None
-        for place, guess in enumerate(known):
-            for token in guess.runner_ups:
-                yield place - 1, (*proposal[:place], token), Guess(token)
-
-    def _draft(self, name: str, tail: tuple[int, ...], count: int) -> Iterator[list[Guess]]:
-        """At most `count` guesses after the committed text and `tail`, pass by pass, each timed.
-
-        name: what the passes are for.
-        """
-        context = np.append(self._committed[: self._length], np.array(tail, np.int64))
-        count = max(0, min(count, len(self._committed) - len(context)))
-        passes = self._drafter.draft(context, count, self.sampling)
-        while count and not self.abandoned:
-            started = self._clock()
-            found = next(passes, None)
-            if found is None:
-                return
-            self._ran(started, name)
-            guesses = _checked(found, count, self._vocabulary)
-            count -= len(guesses)
-            yield guesses
+    def _pass(self, name: str, text: Tokens, branches: Sequence[Branch], count: int) -> None:
+        """One pass, timed by its name, that has each branch grow towards `count` guesses."""
+        starts = [branch.frontier for branch in branches]
+        asked = max(branch.missing(count) for branch in branches)
+        started = self._clock()
+        found = self._drafter.draft(text, starts, asked, self.sampling)
+        self._ran(started, name)
+        if not isinstance(found, list | tuple) or len(found) != len(starts):
+            raise DraftError(f"The draft gave {found!r:.80} where {len(starts)} rollouts were due.")
+        for branch, rollout in zip(branches, found, strict=True):
+            most = branch.missing(count)
+            branch.grow(partial(_checked, rollout, most, self._vocabulary))
 
     def _ran(self, started: float, name: str) -> None:
         self.work.runs.append(Run(started, self._clock(), name))
@@ -195,17 +198,12 @@ class DraftLoop:
             pass
 
 
-def _tokens(guesses: Sequence[Guess]) -> tuple[int, ...]:
-    return tuple(guess.token for guess in guesses)
-
-
-def _checked(found: object, most: int, vocabulary: int) -> list[Guess]:
-    """The first `most` guesses of a pass; raises DraftError for what is none, or no pass's."""
+def _checked(rollout: Rollout, most: int, vocabulary: int) -> list[Guess]:
+    """The first `most` guesses of a rollout; raises DraftError for what is none."""
+    found: object = rollout()
     if not isinstance(found, list | tuple):
         what = type(found).__name__
         raise DraftError(f"The draft gave a {what} where the guesses of a pass were due.")
-    if not found:
-        raise DraftError("The draft gave no guess in a pass.")
     return [_checked_guess(guess, vocabulary) for guess in found[:most]]
 
 

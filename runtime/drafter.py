@@ -1,17 +1,18 @@
 """Drafters: what guesses the next tokens. A wrong guess costs time, never a different text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.branches import Branches
 from runtime.errors import DraftError
 from runtime.sampling import Sampling, rank
 from runtime.session import GraphSession
 
-Tokens = NDArray[np.int64]
+Tokens: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,21 @@ class Guess:
     runner_ups: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where guesses begin: after the first `place` tokens of a text, and then `tokens`."""
+
+    place: int
+    tokens: tuple[int, ...] = ()
+
+    def after(self, text: Tokens) -> Tokens:
+        """All that the guesses come after, [n] int64."""
+        return np.append(text[: self.place], np.array(self.tokens, np.int64))
+
+
+Rollout: TypeAlias = Callable[[], Sequence[Guess]]  # its guesses, made when they are asked for
+
+
 class Drafter(Protocol):
     """Guesses what follows a text; used by one thread."""
 
@@ -30,8 +46,13 @@ class Drafter(Protocol):
     def catch_up(self, context: Tokens) -> bool:
         """Do one bounded piece of the work that `context` needs; True when none is left."""
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
-        """Guess up to `count` tokens after `context` [n] int64; each item is one pass of work."""
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
+        """One pass: for each of `starts` in `text` [n] int64, up to `count` guesses.
+
+        There are fewer where a pass gives fewer, and none where the drafter steps aside.
+        """
 
     def stop(self) -> None:
         """End a pass that is under way, where that can be; called by another thread."""
@@ -53,7 +74,7 @@ class ModelDrafter:
         session: GraphSession[Any],
         *,
         vocabulary: int,
-        runner_ups: int = 1,
+        runner_ups: int = 8,
         tokens_per_pass: int = 1,
         head_tokens: Tokens | None = None,
     ) -> None:
@@ -66,7 +87,7 @@ class ModelDrafter:
         self._session = session
         self._vocabulary = vocabulary
         self._runner_ups = runner_ups
-        self._masks = session.vocabulary + np.arange(tokens_per_pass - 1)
+        self._masks = tuple(range(session.vocabulary, session.vocabulary + tokens_per_pass - 1))
         self._head = head_tokens
         if head_tokens is not None:
             self._head = head_tokens[head_tokens < vocabulary]
@@ -79,29 +100,81 @@ class ModelDrafter:
             self._session.extend(context)
         return True
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
-        """As few passes as it takes; ends early where the draft's own context is full."""
-        count = min(count, self._session.context - len(context) + 1)
-        while count > 0:
-            masks = self._masks[: count - 1]
-            logits = self._session.extend(np.append(context, masks), num_logits=len(masks) + 1)
-            _check(logits, (len(masks) + 1, self._session.logits_width))
-            guesses = []
-            for row in logits:
-                guesses.append(self._guess(row, context, sampling))
-                context = np.append(context, guesses[-1].token)
-            yield guesses
-            count -= len(guesses)
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
+        """All starts side by side, as branches of one text: its own tokens, then masks.
 
-    def _guess(self, row: NDArray[np.float32], context: Tokens, sampling: Sampling) -> Guess:
-        """The guess that a row of logits gives for the place after `context`."""
-        scores = row[: self._vocabulary if self._head is None else len(self._head)]
-        token, *others = rank(scores, context, sampling, 1 + self._runner_ups, tokens=self._head)
-        return Guess(token, tuple(others))
+        Those that the draft's own context has no room for, which are the last, get no guesses.
+        """
+        room = self._session.context - len(text)
+        packed = _Packed(text)
+        for start in starts if room >= 0 else ():
+            masks = self._masks[: max(0, min(count - 1, room - len(start.tokens)))]
+            if len(start.tokens) + len(masks) > room or count < 1:
+                break
+            room -= len(start.tokens) + len(masks)
+            packed.add(start, masks)
+        rows = packed.run(self._session) if packed.rows else []
+
+        def rollout(start: Start, logits: NDArray[np.float32]) -> Rollout:
+            return lambda: self._guesses(start.after(text), logits, sampling)
+
+        found = [rollout(start, logits) for start, logits in zip(starts, rows, strict=False)]
+        return found + [list] * (len(starts) - len(found))
+
+    def _guesses(
+        self, context: Tokens, logits: NDArray[np.float32], sampling: Sampling
+    ) -> list[Guess]:
+        """The guesses that rows of logits [n, width] give for the places after `context`."""
+        guesses = []
+        count = 1 + self._runner_ups
+        for row in logits:
+            scores = row[: self._vocabulary if self._head is None else len(self._head)]
+            token, *others = rank(scores, context, sampling, count, tokens=self._head)
+            guesses.append(Guess(token, tuple(others)))
+            context = np.append(context, token)
+        return guesses
 
     def stop(self) -> None:
         """End the pass by an error in its own thread."""
         self._session.stop()
+
+
+class _Packed:
+    """Starts side by side in one call: what is fed, and which rows of logits belong to each."""
+
+    def __init__(self, text: Tokens) -> None:
+        self.rows: list[list[int]] = []  # places in the text, then in the nodes behind it
+        self._text = text
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+
+    def add(self, start: Start, masks: Sequence[int]) -> None:
+        """Hang the start's tokens, and masks behind them, from its place."""
+        above = start.place - 1
+        rows = [] if start.tokens else [above]
+        for depth, token in enumerate((*start.tokens, *masks), 1):
+            self._parents.append(above)
+            self._tokens.append(token)
+            above = len(self._text) + len(self._tokens) - 1
+            if depth >= len(start.tokens):
+                rows.append(above)
+        self.rows.append(rows)
+
+    def run(self, session: GraphSession[Any]) -> list[NDArray[np.float32]]:
+        """Run the call; the logits [guesses, width] of each start, which are the caller's own."""
+        first = min(min(rows) for rows in self.rows)
+        first = min(first, len(self._text) - 1)
+        branches = Branches(tuple(self._tokens), tuple(self._parents))
+        given = session.extend(self._text, num_logits=len(self._text) - first, branches=branches)
+        due = (len(self._text) - first + len(branches), session.logits_width)
+        if given.shape != due or given.dtype != np.float32:
+            raise DraftError(
+                f"The draft gave logits of shape {given.shape} in {given.dtype}; {due} in float32 "
+                "was due."
+            )
+        return [given[np.array(rows) - first] for rows in self.rows]
 
 
 class LookupDrafter:
@@ -122,14 +195,21 @@ class LookupDrafter:
         """Nothing is kept between calls."""
         return True
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
         """Copy `count` tokens; where the text that is copied from ends, it goes round."""
+        found = [self.copied(start.after(text), count) for start in starts]
+        return [guesses.copy for guesses in found]
+
+    def copied(self, context: Tokens, count: int) -> list[Guess]:
+        """The guesses after one text."""
         places = self._matches(context)
         if not places.size or count < 1:
-            return
+            return []
         others = tuple(dict.fromkeys(int(token) for token in context[places[::-1]]))
         first, *rest = np.resize(context[places[-1] :], count).tolist()
-        yield [Guess(first, others[1 : 1 + self._runner_ups]), *map(Guess, rest)]
+        return [Guess(first, others[1 : 1 + self._runner_ups]), *map(Guess, rest)]
 
     def stop(self) -> None:
         """No pass takes long."""
@@ -162,21 +242,20 @@ class LookupFirst:
         """The model's work."""
         return self._model.catch_up(context)
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
         """What followed elsewhere, or the model's guesses."""
-        copied = list(self._lookup.draft(context, count, sampling))
+        copied = {start: self._lookup.copied(start.after(text), count) for start in starts}
+        rest = [start for start in starts if not copied[start]]
         asked = count if self._most is None else min(count, self._most)
-        yield from copied or self._model.draft(context, asked, sampling)
+        own = (
+            dict(zip(rest, self._model.draft(text, rest, asked, sampling), strict=True))
+            if rest
+            else {}
+        )
+        return [own.get(start, copied[start].copy) for start in starts]
 
     def stop(self) -> None:
         """End the model's pass."""
         self._model.stop()
-
-
-def _check(logits: NDArray[np.float32], due: tuple[int, int]) -> None:
-    """Refuse, with a DraftError, all but such rows of logits as `rank` takes."""
-    if logits.shape != due or logits.dtype != np.float32:
-        raise DraftError(
-            f"The draft gave logits of shape {logits.shape} in {logits.dtype}; {due} in float32 "
-            "was due."
-        )

@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -48,6 +48,8 @@ class Metrics:
     bonus_tokens: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)
+    rounds_followed: int = 0  # in which there were hypotheses
+    rounds_foreseen: int = 0
     evaluated_at: Counter[int] = field(default_factory=Counter)
     accepted_at: Counter[int] = field(default_factory=Counter)
     target_runs: list[Run] = field(default_factory=list)
@@ -101,9 +103,8 @@ class Metrics:
         apart = busy(self.target_runs[runs:]) + busy(self.waits[waits:])
         self.overheads_s.append(ended - started - apart)
         pairs = zip(self._outcomes(), before, strict=True)
-        proposed, accepted, hits, misses = (now - then for now, then in pairs)
-        hit = hits > 0 if hits or misses else None
-        self.round_log.append(Round(started, ended, proposed, accepted, self._final_token, hit))
+        proposed, accepted = (now - then for now, then in pairs)
+        self.round_log.append(Round(started, ended, proposed, accepted, self._final_token))
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
@@ -150,9 +151,14 @@ class Metrics:
         del self.arrivals[len(self.arrivals) - count :]
         self.tokens_discarded += count
 
-    def hypothesis(self, source: str, *, hit: bool) -> None:
-        """A round's outcome was, or was not, among the guesses of `source`."""
-        (self.hits if hit else self.misses)[source] += 1
+    def foreseen(self, sources: Collection[str], hit: str | None) -> None:
+        """The last round's outcome was among the hypotheses of source `hit`, or of no source."""
+        if self.round_log:
+            self.round_log[-1] = self.round_log[-1]._replace(hit=hit is not None)
+        self.rounds_foreseen += hit is not None
+        self.rounds_followed += 1
+        for source in sources:
+            (self.hits if source == hit else self.misses)[source] += 1
 
     def timeline(self) -> Timeline:
         """What ran when, so far."""
@@ -174,7 +180,6 @@ class Metrics:
         first = None if self.first_token is None else self.first_token - self.started
         later = self.emitted_tokens - 1
         evaluated = sum(self.evaluated_at.values())
-        guessed = self.hits.total() + self.misses.total()
         draft_busy = busy(self.draft.runs)
         overhead = 1000 * statistics.median(self.overheads_s) if self.overheads_s else None
         return {
@@ -201,7 +206,7 @@ class Metrics:
                 for place, count in sorted(self.evaluated_at.items())
             ],
             "mean_acceptance_length": _share(self.settled_tokens, self.rounds),
-            "hit_rate": _share(self.hits.total(), guessed),
+            "hit_rate": _share(self.rounds_foreseen, self.rounds_followed),
             "draft_busy_s": draft_busy,
             "target_busy_s": busy(self.target_runs),
             "hidden_share": _share(overlap(self.draft.runs, self.target_runs), draft_busy),
@@ -221,10 +226,9 @@ class Metrics:
             "void_runs": self.void_runs,
         }
 
-    def _outcomes(self) -> tuple[int, int, int, int]:
-        """Draft tokens proposed and accepted, hits, and misses."""
-        proposed, accepted = self.draft_tokens_proposed, self.draft_tokens_accepted
-        return proposed, accepted, self.hits.total(), self.misses.total()
+    def _outcomes(self) -> tuple[int, int]:
+        """Draft tokens proposed and accepted."""
+        return self.draft_tokens_proposed, self.draft_tokens_accepted
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:

@@ -4,17 +4,21 @@ The engine calls them in this order, every round: `propose`, `verifying`, then, 
 spoken, `observe`. What they propose changes speed, never text.
 """
 
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.drafter import Guess
+from runtime.hypotheses import USUAL_SOURCES, Fan, Hypothesis, Source
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling
 from runtime.verify import Outcome, Proposal
 from runtime.worker import DraftWorker
 
 NOTHING = Proposal.chain(())
+USUAL_HYPOTHESES = 8
 
 
 class Strategy(Protocol):
@@ -84,7 +88,11 @@ class Speculative:
             return NOTHING
         with self._metrics.waiting():
             is_there = self._worker.wait_read() if self._in_turn else self._worker.ready()
-            return self._worker.propose(count) if is_there else NOTHING
+            return self._ask(count) if is_there else NOTHING
+
+    def _ask(self, count: int) -> Proposal:
+        """What the draft proposes, at most `count` tokens."""
+        return Proposal.chain([guess.token for guess in self._worker.propose(count).guesses])
 
     def verifying(self, proposal: Proposal) -> None:
         """The draft rests."""
@@ -104,34 +112,63 @@ class Speculative:
 class Mirror(Speculative):
     """While the target verifies, the draft works on what may come next (Mirror-SD, 2510.13161).
 
-    A hit is an outcome that the draft had guessed and drafted for: the next proposal is there at
-    no cost. On a miss the draft starts anew, as in plain speculation.
+    Every round it follows some hypotheses, all in one pass where it gives several tokens in one. A
+    hit is an outcome that was among them: the next proposal is there. On a miss the draft starts
+    anew, as in plain speculation, or the target verifies the bare pending token meanwhile.
     """
 
     name = "mirror"
 
+    def __init__(
+        self,
+        worker: DraftWorker,
+        *,
+        num_draft_tokens: int,
+        num_hypotheses: int = USUAL_HYPOTHESES,
+        sources: Collection[Source] = USUAL_SOURCES,
+        redraft: bool = True,
+    ) -> None:
+        """Propose `num_draft_tokens` tokens and follow `num_hypotheses` outcomes a round.
+
+        sources: where hypotheses come from. redraft: on a miss wait for a new draft; else verify
+        the pending token alone while the draft works on what follows any token.
+        """
+        super().__init__(worker, num_draft_tokens=num_draft_tokens)
+        self._num_hypotheses = num_hypotheses
+        self._sources = sources
+        self._redraft = redraft
+        self._fan = Fan()
+
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """As plain speculation."""
         super().begin(prompt, sampling, metrics)
-        self._ahead: Proposal | None = None
-        self._looking = False
+        self._guesses: Sequence[Guess] = ()
+        self._followed: Sequence[Hypothesis] = ()
 
     def propose(self, room: int) -> Proposal:
-        """The rollout of the outcome that came, else a new draft."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return super().propose(room)
-        return ahead if len(ahead) <= room else Proposal.chain(ahead.tokens[:room])
+        """The rollout of the outcome that came, else a new draft or nothing."""
+        self._guesses = ()
+        return super().propose(room)
+
+    def _ask(self, count: int) -> Proposal:
+        draft = self._worker.propose(count if self._redraft else 0, count + 1)
+        if self._followed:
+            hit = None if draft.hypothesis is None else draft.hypothesis.source
+            self._metrics.foreseen({each.source for each in self._followed}, hit)
+        self._guesses = draft.guesses
+        return Proposal.chain([guess.token for guess in draft.guesses[:count]])
 
     def verifying(self, proposal: Proposal) -> None:
-        """Have the draft guess how the round will end."""
-        self._looking = self._worker.ready()
-        if self._looking:
-            self._worker.look_ahead(proposal, self._num_draft_tokens)
+        """Have the draft follow the likeliest outcomes."""
+        self._followed = ()
+        if self._num_hypotheses and self._worker.ready():
+            self._followed = self._fan.hypotheses(
+                self._guesses, len(proposal), self._num_hypotheses, sources=self._sources
+            )
+            self._worker.look_ahead(proposal.tokens, self._followed, self._num_draft_tokens + 1)
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
-        """Take the rollout on a hit, then tell what was committed."""
-        if outcome is not None and self._looking:
-            self._ahead = self._worker.rollout(outcome)
-            self._metrics.hypothesis(self._worker.source, hit=self._ahead is not None)
+        """Learn how proposals break, and tell the draft what was committed."""
+        if outcome is not None and self._guesses:
+            self._fan.learn(self._guesses, block)
         super().observe(outcome, block)

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 from runtime.channel import Kind, Message, TokenChannel, describe
 from runtime.clock import REAL_TIMING, Timing
 from runtime.draft_loop import DraftLoop, DraftWork
-from runtime.drafter import Drafter
+from runtime.drafter import Drafter, Guess
 from runtime.errors import DraftError
+from runtime.hypotheses import Hypothesis
+from runtime.payload import MISS, pack_hypotheses, unpack_guesses
 from runtime.sampling import Sampling
-from runtime.verify import Outcome, Proposal
 
-WIDEST_MESSAGE = 64  # tokens
+WIDEST_MESSAGE = 256  # tokens
 STOP_S = 1.5  # how long `close` waits for passes that are under way
 LOAD_S = 60.0  # how long a fresh draft may take to load; nobody waits for it
 READING_S = 0.001  # between two looks at how far a draft has read
@@ -31,6 +33,17 @@ LONG_TEXT = 64  # tokens; the reading of a longer text is not waited for
 PROOF = 16  # answers after which a draft counts as sound
 PAUSE, LONGEST_PAUSE = 16, 1024  # rounds without a draft after the second failure, then doubled
 MOST_STUCK = 3  # dropped drafts that may still run; each keeps its memory
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the draft guesses next; `hypothesis` is the outcome it had foreseen, None on a miss."""
+
+    guesses: Sequence[Guess] = ()
+    hypothesis: Hypothesis | None = None
+
+
+NO_DRAFT = Draft()
 
 
 class DraftWorker:
@@ -66,7 +79,7 @@ class DraftWorker:
         self._round = 0
         self._failures = 0  # in a row, of drafts that were not sound
         self._pause = 0
-        self._rollouts: dict[Outcome, tuple[int, ...]] = {}
+        self._hypotheses: Sequence[Hypothesis] = ()
         self._drafts = _Drafts()
         first = self._new()
         self.source = first.loop.load()
@@ -111,8 +124,8 @@ class DraftWorker:
     def begin(self, tokens: Sequence[int] | NDArray[np.int64], sampling: Sampling) -> None:
         """Start a text from its committed tokens; the draft reads it while the caller does."""
         self.errors = self.errors[-1:] if self._drafts.current is None else []
-        self._collect()  # also rollouts that nobody read, which would fill the ring
-        self._rollouts.clear()
+        self._collect()  # also answers that nobody waited for, which would fill the ring
+        self._hypotheses = ()
         self.work = DraftWork()
         self._sampling = sampling
         self._text = [int(token) for token in tokens]
@@ -129,49 +142,51 @@ class DraftWorker:
             self._pause -= 1
             self._catch_up(is_long=True)
 
-    def propose(self, count: int) -> Proposal:
-        """Ask for up to `count` tokens after what is committed, and wait; empty once it failed."""
+    def propose(self, least: int, most: int | None = None) -> Draft:
+        """Wait for `least` guesses after what is committed, and up to `most` of the last pass.
+
+        Those of the outcome that was foreseen come first; with `least` 0 no pass is made for more.
+        Empty once the draft failed.
+        """
         self._round += 1
-        self._send(Message(Kind.DRAFT, self._round, node=count))
+        hypotheses, self._hypotheses = self._hypotheses, ()
+        second = least if most is None else most
+        self._send(Message(Kind.DRAFT, self._round, least, second))
         while self._drafts.current is not None:
             message = self._receive(self._time_limit_s)
             if message is None:
                 self._drop(DraftError(f"The draft gave no answer within {self._time_limit_s:g} s."))
-            elif message.kind is Kind.PROPOSAL and message.round == self._round:
-                return self._sound(message.tokens)
-        return Proposal.chain(())
+            elif message.kind is Kind.GUESSES and message.round == self._round:
+                self._sound()
+                taken = None if message.second == MISS else hypotheses[message.second]
+                return Draft(unpack_guesses(message.first, message.tokens), taken)
+        return NO_DRAFT
 
-    def look_ahead(self, proposal: Proposal, count: int) -> None:
-        """Have up to `count` tokens drafted for each guessed outcome of verifying `proposal`."""
+    def look_ahead(
+        self, chain: Sequence[int], hypotheses: Sequence[Hypothesis], count: int
+    ) -> None:
+        """Have up to `count` tokens drafted for each guessed outcome of verifying `chain`."""
         self._round += 1
-        self._rollouts.clear()
-        self._send(Message(Kind.LOOK_AHEAD, self._round, node=count, tokens=proposal.tokens))
-
-    def rollout(self, outcome: Outcome) -> Proposal | None:
-        """What was drafted in advance for `outcome`; None on a miss."""
-        self._collect()
-        tokens = self._rollouts.get(outcome)
-        return self._sound(tokens) if tokens else None
+        self._hypotheses = hypotheses
+        tokens = (*chain, *pack_hypotheses(hypotheses))
+        self._send(Message(Kind.LOOK_AHEAD, self._round, len(chain), count, tokens))
 
     def close(self) -> bool:
         """End the threads; False when one is stuck and can only be left behind."""
         self._finish()
         return not self._drafts.running()
 
-    def _sound(self, tokens: tuple[int, ...]) -> Proposal:
-        """The tokens as a proposal; so many from one draft, and earlier failures are forgiven."""
+    def _sound(self) -> None:
+        """An answer came; after so many from one draft, earlier failures are forgiven."""
         draft = self._drafts.current
         if draft is not None:
             draft.answers += 1
             self._failures = 0 if draft.answers >= PROOF else self._failures
-        return Proposal.chain(tokens)
 
     def _collect(self) -> None:
-        """Take what the draft has sent, without waiting."""
-        while (message := self._receive(0.0)) is not None:
-            if message.kind is Kind.ROLLOUT and message.round == self._round:
-                guessed = Outcome(message.node, message.final_token)
-                self._rollouts[guessed] = message.tokens
+        """Take what the draft has sent, or the error that ended it, without waiting."""
+        while self._receive(0.0) is not None:
+            pass
 
     def _catch_up(self, *, is_long: bool) -> None:
         """Tell the whole text to a draft that has loaded; start one where there is none."""
@@ -182,7 +197,7 @@ class DraftWorker:
             draft.loop.work, draft.loop.sampling = self.work, self._sampling
             draft.told, draft.is_long = True, is_long
             draft.texts += 1
-            self._send(Message(Kind.BEGIN, self._round, node=len(self._text)))
+            self._send(Message(Kind.BEGIN, self._round, len(self._text)))
             self._send_text(self._text)
 
     def _renew(self) -> None:
@@ -220,7 +235,7 @@ class DraftWorker:
         """Never use this draft again."""
         if self._drafts.current is not None:
             self._drafts.leave()
-            self._rollouts.clear()
+            self._hypotheses = ()
             self._failed(str(error))
 
     def _failed(self, error: str) -> None:

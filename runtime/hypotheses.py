@@ -1,0 +1,118 @@
+"""Hypotheses: how a round may end, guessed so that the draft can work on what would follow.
+
+Few can be followed, so they are spread over the places of the proposal by how likely it breaks
+there, a capped geometric series at first (speculative speculative decoding, 2603.03251), and what
+the text shows soon.
+"""
+
+import heapq
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from runtime.drafter import Guess
+
+Source = Literal["bonus", "runner-ups", "masks", "exit"]
+SOURCES: tuple[Source, ...] = get_args(Source)
+USUAL_SOURCES: tuple[Source, ...] = ("bonus", "runner-ups")
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """That the first `accepted` tokens of a chain stand and `final_token` follows; None: any does.
+
+    source: the draft's next word after the whole chain, a runner-up of one of its guesses, mask
+    tokens alone, or the target's early exit.
+    """
+
+    accepted: int
+    final_token: int | None
+    source: Source = "runner-ups"
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The final token where there is one."""
+        return () if self.final_token is None else (self.final_token,)
+
+
+class Fan:
+    """Which outcomes to follow, likeliest first; learns from each round how proposals break."""
+
+    def __init__(self, *, stands: float = 0.7, named: float = 0.35, half_life: float = 64) -> None:
+        """Expect that a token stands with `stands` and a first runner-up is right with `named`.
+
+        Each further runner-up is half as likely. half_life: after so many rounds what was seen
+        counts half; the expectations weigh as much as eight rounds.
+        """
+        self._stands, self._named = stands, named
+        self._fade = 0.5 ** (1 / half_life)
+        self._seen: list[list[float]] = []  # by place: evaluated, accepted
+        self._breaks = 0.0
+        self._ranks: list[float] = []  # by rank: broken proposals whose final token was there
+
+    def hypotheses(
+        self,
+        guesses: Sequence[Guess],
+        chain: int,
+        count: int,
+        *,
+        sources: Collection[Source] = USUAL_SOURCES,
+    ) -> list[Hypothesis]:
+        """At most `count` outcomes of verifying the first `chain` of `guesses`.
+
+        A further guess is the draft's word after a whole acceptance. Without one that place is left
+        open, for whatever stands there.
+        """
+        found = heapq.nlargest(
+            count,
+            self._candidates(guesses[: chain + 1], chain, sources),
+            key=lambda candidate: candidate[0],
+        )
+        return [hypothesis for _, hypothesis in found]
+
+    def learn(self, guesses: Sequence[Guess], block: Sequence[int]) -> None:
+        """Where `guesses` were made, `block` was committed."""
+        for counts in self._seen:
+            counts[:] = (number * self._fade for number in counts)
+        self._seen += [[0.0, 0.0] for _ in range(len(guesses) - len(self._seen))]
+        for counts, guess, token in zip(self._seen, guesses, block, strict=False):
+            counts[0] += 1
+            counts[1] += token == guess.token
+            if token != guess.token:
+                self._learn_rank(guess.runner_ups, token)
+                break
+
+    def _learn_rank(self, runner_ups: Sequence[int], final_token: int) -> None:
+        self._breaks = self._breaks * self._fade + 1
+        self._ranks = [number * self._fade for number in self._ranks]
+        self._ranks += [0.0] * (len(runner_ups) - len(self._ranks))
+        if final_token in runner_ups:
+            self._ranks[runner_ups.index(final_token)] += 1
+
+    def _candidates(
+        self, guesses: Sequence[Guess], chain: int, sources: Collection[Source]
+    ) -> Iterator[tuple[float, Hypothesis]]:
+        """Outcomes with their probabilities."""
+        reached = 1.0
+        for accepted in range(chain + 1):
+            stands = self._stands_at(accepted)
+            breaks = reached * (1 - stands)
+            guess = guesses[accepted] if accepted < len(guesses) else None
+            if accepted == chain and "bonus" in sources:
+                token = None if guess is None else guess.token
+                yield reached * stands, Hypothesis(accepted, token, "bonus")
+            if guess is not None and "runner-ups" in sources:
+                for rank, token in enumerate(guess.runner_ups):
+                    named = breaks * self._named_at(rank)
+                    yield named, Hypothesis(accepted, token, "runner-ups")
+            if "masks" in sources and (accepted < chain or guess is not None):
+                yield breaks, Hypothesis(accepted, None, "masks")
+            reached *= stands
+
+    def _stands_at(self, place: int) -> float:
+        evaluated, accepted = self._seen[place] if place < len(self._seen) else (0.0, 0.0)
+        return (8 * self._stands + accepted) / (8 + evaluated)
+
+    def _named_at(self, rank: int) -> float:
+        seen = self._ranks[rank] if rank < len(self._ranks) else 0.0
+        return (8 * self._named * 0.5**rank + seen) / (8 + self._breaks)
