@@ -40,6 +40,9 @@ def open_session(
     strategy: str | None = None,
     num_draft_tokens: int | None = None,
     draft_tokens_per_pass: int | None = None,
+    num_hypotheses: int | None = None,
+    hypothesis_sources: Sequence[str] | None = None,
+    after_miss: str = "redraft",
     context_length: int | None = None,
     threads: int | None = None,
     draft_threads: int | None = None,
@@ -60,7 +63,9 @@ def open_session(
     draft: by default the draft model, left out where the bundle has none or memory is short.
     strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
     one less than a draft model gives in a pass of several, as that is the guess after them.
-    draft_tokens_per_pass: as many as the draft model was trained for. context_length: tokens, at
+    draft_tokens_per_pass: as many as the draft model was trained for. num_hypotheses: how many
+    outcomes of a round the draft follows in mirror; 8. hypothesis_sources: of bonus, runner-ups and
+    masks; the first two. after_miss: redraft, or verify the pending token alone. context_length: tokens, at
     most the model's own. threads, draft_threads: by default the cores are shared out. verify: hash
     also the files that are unchanged since they were last hashed. emulate: a device profile's name
     or file; every time is then one of its devices', see docs/emulation.md. time_scale: how much
@@ -77,6 +82,9 @@ def open_session(
         strategy=strategy,
         num_draft_tokens=num_draft_tokens,
         draft_tokens_per_pass=draft_tokens_per_pass,
+        num_hypotheses=num_hypotheses,
+        hypothesis_sources=hypothesis_sources,
+        after_miss=after_miss,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
@@ -157,6 +165,9 @@ class Session:
             "draft_left_out": models.draft_left_out,
             "num_draft_tokens": models.num_draft_tokens,
             "draft_tokens_per_pass": models.draft_tokens_per_pass,
+            "num_hypotheses": models.num_hypotheses,
+            "hypothesis_sources": list(models.settings.hypothesis_sources),
+            "after_miss": models.settings.after_miss,
             "lookup_first": models.lookup_first,
             "context_length": models.context,
             "threads": models.layout.threads,
@@ -245,7 +256,14 @@ class Session:
             return Autoregressive()
         worker, count = self._models.worker, self._models.num_draft_tokens
         if name == "mirror":
-            return Mirror(worker, num_draft_tokens=count)
+            settings = self._models.settings
+            return Mirror(
+                worker,
+                num_draft_tokens=count,
+                num_hypotheses=self._models.num_hypotheses,
+                sources=settings.hypothesis_sources,
+                redraft=settings.after_miss == "redraft",
+            )
         in_turn = self._models.layout.sharing == "in turn"
         return Speculative(worker, num_draft_tokens=count, in_turn=in_turn)
 

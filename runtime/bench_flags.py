@@ -10,6 +10,7 @@ from runtime.bench_runs import Plan, Way
 from runtime.chat_flags import (
     add_draft_lengths,
     add_limits,
+    add_look_ahead,
     add_models,
     add_sampling,
     add_trace,
@@ -91,6 +92,7 @@ def flag_parser() -> argparse.ArgumentParser:
     )
     limits = parser.add_argument_group("limits and machine")
     add_draft_lengths(limits)
+    add_look_ahead(limits)
     add_limits(limits, max_new_tokens=DEFAULT_MAX_NEW_TOKENS)
     return parser
 

@@ -107,6 +107,7 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
         "(default: mirror; autoregressive with --draft none)",
     )
     add_draft_lengths(group)
+    add_look_ahead(group)
 
 
 def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
@@ -123,6 +124,32 @@ def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="tokens that a pass of the draft model gives, at most as many as it was trained for "
         "(default: that many)",
+    )
+
+
+def add_look_ahead(group: argparse._ArgumentGroup) -> None:
+    """What the draft does while the target verifies."""
+    group.add_argument(
+        "--num-hypotheses",
+        type=integer(),
+        metavar="B",
+        help="outcomes of a round that the draft follows in mirror, all in one pass where it gives "
+        "several tokens in one (default: 8)",
+    )
+    group.add_argument(
+        "--hypothesis-sources",
+        type=lambda text: tuple(text.split(",")),
+        metavar="LIST",
+        help="where they come from, with commas between: bonus (the draft's next word after a "
+        "whole acceptance), runner-ups (its second choices), masks (any token at a place) "
+        "(default: bonus,runner-ups)",
+    )
+    group.add_argument(
+        "--after-miss",
+        choices=("redraft", "verify"),
+        default="redraft",
+        help="when none of them came true: wait for a new draft, or verify the pending token alone "
+        "while the draft works (default: %(default)s)",
     )
 
 

@@ -19,6 +19,9 @@ OPEN_SETTINGS = (
     "precision",
     "num_draft_tokens",
     "draft_tokens_per_pass",
+    "num_hypotheses",
+    "hypothesis_sources",
+    "after_miss",
     "context_length",
     "threads",
     "draft_threads",
@@ -52,6 +55,9 @@ class Options:
     strategy: str
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
+    num_hypotheses: int | None
+    hypothesis_sources: tuple[str, ...] | None
+    after_miss: str
     temperature: float | None
     top_k: int | None
     top_p: float | None

@@ -23,6 +23,7 @@ from runtime.text import Text
 from runtime.worker import DraftWorker
 
 USUAL_DRAFT_TOKENS = 4
+USUAL_HYPOTHESES = 8
 
 
 class Models:
@@ -102,6 +103,12 @@ class Models:
         if not self.lookup_first:
             usual = (self.draft_tokens_per_pass or 1) - 1 or usual
         return self.settings.num_draft_tokens or min(usual, MOST_DRAFT_TOKENS)
+
+    @property
+    def num_hypotheses(self) -> int:
+        """How many outcomes of a round are followed at most."""
+        asked = self.settings.num_hypotheses
+        return USUAL_HYPOTHESES if asked is None else asked
 
     def prepare(self, strategy: str) -> None:
         """Load what a strategy needs and does not find loaded."""

@@ -1,16 +1,20 @@
 """What a session was asked to run with, checked before anything is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX
 
 from runtime import providers
-from runtime.checks import real, text, whole
+from runtime.checks import many, real, text, whole
 from runtime.errors import UsageError
+from runtime.hypotheses import SOURCES, USUAL_SOURCES, Source
 
 PRECISIONS = ("int8", "fp32", "fp16", "int4")
 DRAFTS = ("model", "lookup", "none")
 STRATEGIES = ("mirror", "speculative", "autoregressive")
 MOST_DRAFT_TOKENS = 32
+MOST_HYPOTHESES = 64
+AFTER_MISS = ("redraft", "verify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,9 @@ class Settings:
     strategy: str
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
+    num_hypotheses: int | None
+    hypothesis_sources: tuple[Source, ...]
+    after_miss: str
     context_length: int | None
     threads: int | None
     draft_threads: int | None
@@ -43,6 +50,9 @@ def settle(
     strategy: str | None,
     num_draft_tokens: int | None,
     draft_tokens_per_pass: int | None,
+    num_hypotheses: int | None,
+    hypothesis_sources: Sequence[str] | None,
+    after_miss: str,
     context_length: int | None,
     threads: int | None,
     draft_threads: int | None,
@@ -73,6 +83,9 @@ def settle(
     check_strategy(strategy, kind)
     if num_draft_tokens is not None:
         whole("num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS)
+    if num_hypotheses is not None:
+        whole("num_hypotheses", num_hypotheses, least=0, most=MOST_HYPOTHESES)
+    _one_of("after_miss", after_miss, AFTER_MISS)
     for name, count in (
         ("draft_tokens_per_pass", draft_tokens_per_pass),
         ("context_length", context_length),
@@ -100,6 +113,9 @@ def settle(
         strategy=strategy,
         num_draft_tokens=num_draft_tokens,
         draft_tokens_per_pass=draft_tokens_per_pass,
+        num_hypotheses=num_hypotheses,
+        hypothesis_sources=_sources(hypothesis_sources),
+        after_miss=after_miss,
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
@@ -117,6 +133,14 @@ def check_strategy(name: str, draft: str) -> None:
             f"The strategy {name!r} needs a draft, and the draft is 'none': choose the draft "
             "'lookup' or 'model', or the strategy 'autoregressive'."
         )
+
+
+def _sources(asked: Sequence[str] | None) -> tuple[Source, ...]:
+    if asked is None:
+        return USUAL_SOURCES
+    for name in many("hypothesis_sources", asked):
+        _one_of("source of hypotheses", name, SOURCES)
+    return tuple(source for source in SOURCES if source in asked)
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:

@@ -18,7 +18,6 @@ from runtime.verify import Outcome, Proposal
 from runtime.worker import DraftWorker
 
 NOTHING = Proposal.chain(())
-USUAL_HYPOTHESES = 8
 
 
 class Strategy(Protocol):
@@ -124,7 +123,7 @@ class Mirror(Speculative):
         worker: DraftWorker,
         *,
         num_draft_tokens: int,
-        num_hypotheses: int = USUAL_HYPOTHESES,
+        num_hypotheses: int,
         sources: Collection[Source] = USUAL_SOURCES,
         redraft: bool = True,
     ) -> None:
