@@ -23,9 +23,10 @@ class Kind(IntEnum):
     BEGIN = 0  # a text starts; its prompt is the `first` tokens committed next
     COMMIT = 1  # `tokens` are certain
     DRAFT = 2  # guess what follows: `first` tokens or more, up to `second` where a pass gives them
-    LOOK_AHEAD = 3  # `tokens` are `first` being verified, then starts: `second` guesses after each
-    GUESSES = 4  # asked for: `first` `tokens` for each place; of rollout `second`, or none (-1)
-    STOP = 5  # end the thread
+    ROLLOUT = 3  # the same where what is committed was foreseen; else nothing
+    LOOK_AHEAD = 4  # `tokens` are `first` being verified, then starts: `second` guesses after each
+    GUESSES = 5  # asked for: `first` `tokens` for each place; of rollout `second`, or none (-1)
+    STOP = 6  # end the thread
 
 
 @dataclass(frozen=True, slots=True)

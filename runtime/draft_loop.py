@@ -2,8 +2,9 @@
 
 It owns the drafter from its loading to its end. A text is read a chunk at a time, so that a new
 message never waits for more than one pass. What a drafter gives is checked here, where it enters.
-Messages are answered in their order: a look-ahead's pass is over before its rollouts are asked
-for, so whether an outcome was foreseen never depends on time.
+Messages are answered in their order, so the first pass of a look-ahead is over before its rollouts
+are asked for, and that one decides whether an outcome was foreseen. For the others there is time or
+they are made when they are asked for: what is proposed never depends on time.
 """
 
 import operator
@@ -117,8 +118,8 @@ class DraftLoop:
             self._texts += 1
         elif message.kind is Kind.COMMIT:
             self._commit(message.tokens)
-        elif message.kind is Kind.DRAFT:
-            self._tell(self._guesses(message.round, message.first, message.second))
+        elif message.kind in (Kind.DRAFT, Kind.ROLLOUT):
+            self._tell(self._guesses(message))
         elif message.kind is Kind.LOOK_AHEAD:
             chain, pairs = message.tokens[: message.first], message.tokens[message.first :]
             self._look_ahead(chain, unpack_hypotheses(pairs), message.second)
@@ -139,20 +140,22 @@ class DraftLoop:
         self.busy_since = None
         self._ran(started, "read")
 
-    def _guesses(self, number: int, least: int, most: int) -> Message:
-        """The guesses after what is committed: a rollout's, and passes until there are `least`."""
+    def _guesses(self, asked: Message) -> Message:
+        """The guesses after what is committed: a rollout's, and passes until there are enough."""
         text, ahead = self._committed[: self._length], self._ahead
         self._ahead = None
         taken = None if ahead is None else ahead.take(text[ahead.base :].tolist())
         rollout, known = (MISS, []) if taken is None else taken
-        most = min(most, len(self._committed) - self._length)
-        branch = Branch(Start(self._length), known[:most])
-        while branch.missing(min(least, most)) and not self.abandoned:
-            self._pass("propose", text, [branch], most)
+        room = len(self._committed) - self._length
+        least, most = min(asked.first, room), min(asked.second, room)
+        branch = Branch(Start(self._length), least, most, known[:most])
+        is_due = taken is not None or asked.kind is Kind.DRAFT
+        while is_due and branch.unfinished and not self.abandoned:
+            self._pass("propose", text, [branch])
             if not branch.look():
                 break
         columns, tokens = pack_guesses(branch.guesses, self._outbox.widest)
-        return Message(Kind.GUESSES, number, columns, rollout, tokens)
+        return Message(Kind.GUESSES, asked.round, columns, rollout, tokens)
 
     def _look_ahead(
         self, chain: tuple[int, ...], hypotheses: Sequence[Hypothesis], count: int
@@ -162,32 +165,40 @@ class DraftLoop:
         What a pass gave is looked at while there is time, and else when it is asked for.
         """
         text = np.append(self._committed[: self._length], np.array(chain, np.int64))
-        count = min(count, len(self._committed) - len(text))
-        starts = [Start(self._length + each.accepted, each.tokens) for each in hypotheses]
-        self._ahead = Ahead(self._length, chain, starts)
-        unfinished = self._ahead.branches if count > 0 else []
+        room = len(self._committed) - len(text)
+        branches = [self._branch(each, count, room) for each in hypotheses]
+        self._ahead = Ahead(self._length, chain, branches)
+        unfinished = [branch for branch in branches if branch.unfinished]
         while unfinished:
-            self._pass("look ahead", text, unfinished, count)
+            self._pass("look ahead", text, unfinished)
             grown = []
             for branch in unfinished:
                 if self._inbox.pending or self.abandoned:
                     return
-                if branch.look() and branch.missing(count):
+                if branch.look() and branch.unfinished:
                     grown.append(branch)
             unfinished = grown
 
-    def _pass(self, name: str, text: Tokens, branches: Sequence[Branch], count: int) -> None:
-        """One pass, timed by its name, that has each branch grow towards `count` guesses."""
+    def _branch(self, hypothesis: Hypothesis, count: int, room: int) -> Branch:
+        """A rollout of `count` guesses and maybe one more, besides that of a token left open."""
+        least = count + (hypothesis.final_token is None)
+        start = Start(self._length + hypothesis.accepted, hypothesis.tokens)
+        return Branch(start, min(least, room), min(least + 1, room))
+
+    def _pass(self, name: str, text: Tokens, branches: Sequence[Branch]) -> None:
+        """One pass, timed by its name, in which each branch grows."""
         starts = [branch.frontier for branch in branches]
-        asked = max(branch.missing(count) for branch in branches)
+        asked = max(branch.room for branch in branches)
         started = self._clock()
         found = self._drafter.draft(text, starts, asked, self.sampling)
         self._ran(started, name)
-        if not isinstance(found, list | tuple) or len(found) != len(starts):
-            raise DraftError(f"The draft gave {found!r:.80} where {len(starts)} rollouts were due.")
+        if not isinstance(found, list | tuple):
+            what = type(found).__name__
+            raise DraftError(f"The draft gave a {what} where a list of rollouts was due.")
+        if len(found) != len(starts):
+            raise DraftError(f"The draft gave {len(found)} rollouts, and {len(starts)} were due.")
         for branch, rollout in zip(branches, found, strict=True):
-            most = branch.missing(count)
-            branch.grow(partial(_checked, rollout, most, self._vocabulary))
+            branch.grow(partial(_checked, rollout, branch.room, self._vocabulary))
 
     def _ran(self, started: float, name: str) -> None:
         self.work.runs.append(Run(started, self._clock(), name))

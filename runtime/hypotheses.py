@@ -61,7 +61,7 @@ class Fan:
         """At most `count` outcomes of verifying the first `chain` of `guesses`.
 
         A further guess is the draft's word after a whole acceptance. Without one that place is left
-        open, for whatever stands there.
+        open, for whatever stands there; and so it is from every source where nothing is verified.
         """
         found = heapq.nlargest(
             count,
@@ -97,15 +97,20 @@ class Fan:
         for accepted in range(chain + 1):
             stands = self._stands_at(accepted)
             breaks = reached * (1 - stands)
-            guess = guesses[accepted] if accepted < len(guesses) else None
+            if accepted == len(guesses):  # nothing is known of this place, so it is the last
+                if "bonus" in sources:
+                    yield reached, Hypothesis(accepted, None, "bonus")
+                elif "masks" in sources or not chain:
+                    yield reached, Hypothesis(accepted, None, "masks")
+                return
+            guess = guesses[accepted]
             if accepted == chain and "bonus" in sources:
-                token = None if guess is None else guess.token
-                yield reached * stands, Hypothesis(accepted, token, "bonus")
-            if guess is not None and "runner-ups" in sources:
+                yield reached * stands, Hypothesis(accepted, guess.token, "bonus")
+            if "runner-ups" in sources:
                 for rank, token in enumerate(guess.runner_ups):
                     named = breaks * self._named_at(rank)
                     yield named, Hypothesis(accepted, token, "runner-ups")
-            if "masks" in sources and (accepted < chain or guess is not None):
+            if "masks" in sources:
                 yield breaks, Hypothesis(accepted, None, "masks")
             reached *= stands
 

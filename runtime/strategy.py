@@ -113,7 +113,7 @@ class Mirror(Speculative):
 
     Every round it follows some hypotheses, all in one pass where it gives several tokens in one. A
     hit is an outcome that was among them: the next proposal is there. On a miss the draft starts
-    anew, as in plain speculation, or the target verifies the bare pending token meanwhile.
+    anew, as in plain speculation, or works on while the target verifies the bare pending token.
     """
 
     name = "mirror"
@@ -130,7 +130,7 @@ class Mirror(Speculative):
         """Propose `num_draft_tokens` tokens and follow `num_hypotheses` outcomes a round.
 
         sources: where hypotheses come from. redraft: on a miss wait for a new draft; else verify
-        the pending token alone while the draft works on what follows any token.
+        the pending token alone while the draft works on what follows any token, once in a row.
         """
         super().__init__(worker, num_draft_tokens=num_draft_tokens)
         self._num_hypotheses = num_hypotheses
@@ -143,6 +143,7 @@ class Mirror(Speculative):
         super().begin(prompt, sampling, metrics)
         self._guesses: Sequence[Guess] = ()
         self._followed: Sequence[Hypothesis] = ()
+        self._was_bare = False
 
     def propose(self, room: int) -> Proposal:
         """The rollout of the outcome that came, else a new draft or nothing."""
@@ -150,7 +151,8 @@ class Mirror(Speculative):
         return super().propose(room)
 
     def _ask(self, count: int) -> Proposal:
-        draft = self._worker.propose(count if self._redraft else 0, count + 1)
+        redraft = self._redraft or self._was_bare
+        draft = self._worker.propose(count, count + 1, redraft=redraft)
         if self._followed:
             hit = None if draft.hypothesis is None else draft.hypothesis.source
             self._metrics.foreseen({each.source for each in self._followed}, hit)
@@ -159,12 +161,12 @@ class Mirror(Speculative):
 
     def verifying(self, proposal: Proposal) -> None:
         """Have the draft follow the likeliest outcomes."""
-        self._followed = ()
+        self._followed, self._was_bare = (), not len(proposal)
         if self._num_hypotheses and self._worker.ready():
             self._followed = self._fan.hypotheses(
                 self._guesses, len(proposal), self._num_hypotheses, sources=self._sources
             )
-            self._worker.look_ahead(proposal.tokens, self._followed, self._num_draft_tokens + 1)
+            self._worker.look_ahead(proposal.tokens, self._followed, self._num_draft_tokens)
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
         """Learn how proposals break, and tell the draft what was committed."""

@@ -39,7 +39,7 @@ MOST_STUCK = 3  # dropped drafts that may still run; each keeps its memory
 class Draft:
     """What the draft guesses next; `hypothesis` is the outcome it had foreseen, None on a miss."""
 
-    guesses: Sequence[Guess] = ()
+    guesses: tuple[Guess, ...] = ()
     hypothesis: Hypothesis | None = None
 
 
@@ -142,16 +142,16 @@ class DraftWorker:
             self._pause -= 1
             self._catch_up(is_long=True)
 
-    def propose(self, least: int, most: int | None = None) -> Draft:
+    def propose(self, least: int, most: int | None = None, *, redraft: bool = True) -> Draft:
         """Wait for `least` guesses after what is committed, and up to `most` of the last pass.
 
-        Those of the outcome that was foreseen come first; with `least` 0 no pass is made for more.
-        Empty once the draft failed.
+        Those of the outcome that was foreseen come first. redraft: also on a miss, where there
+        are none else. Empty once the draft failed.
         """
         self._round += 1
         hypotheses, self._hypotheses = self._hypotheses, ()
-        second = least if most is None else most
-        self._send(Message(Kind.DRAFT, self._round, least, second))
+        kind = Kind.DRAFT if redraft else Kind.ROLLOUT
+        self._send(Message(kind, self._round, least, least if most is None else most))
         while self._drafts.current is not None:
             message = self._receive(self._time_limit_s)
             if message is None:
@@ -159,13 +159,14 @@ class DraftWorker:
             elif message.kind is Kind.GUESSES and message.round == self._round:
                 self._sound()
                 taken = None if message.second == MISS else hypotheses[message.second]
-                return Draft(unpack_guesses(message.first, message.tokens), taken)
+                guesses = tuple(unpack_guesses(message.first, message.tokens))
+                return Draft(guesses, taken)
         return NO_DRAFT
 
     def look_ahead(
         self, chain: Sequence[int], hypotheses: Sequence[Hypothesis], count: int
     ) -> None:
-        """Have up to `count` tokens drafted for each guessed outcome of verifying `chain`."""
+        """Have `count` tokens drafted for each guessed outcome of verifying `chain`."""
         self._round += 1
         self._hypotheses = hypotheses
         tokens = (*chain, *pack_hypotheses(hypotheses))

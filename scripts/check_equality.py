@@ -26,9 +26,11 @@ from runtime.draft_model import load_drafter
 from runtime.drafter import Drafter, LookupDrafter
 from runtime.engine import Target, decode
 from runtime.fused import FusedSession
+from runtime.hypotheses import SOURCES
 from runtime.locate import locate_bundle
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
+from runtime.models import USUAL_HYPOTHESES
 from runtime.prompts import load_prompts, prompt_folder
 from runtime.sampling import Sampling
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
@@ -38,6 +40,12 @@ from runtime.worker import DraftWorker
 PROMPTS = prompt_folder() / "forty.jsonl"
 # A draft model with as many tokens a pass as it was trained for, and with one.
 MODELS = {"model": None, "model one by one": 1}
+MIRRORS: dict[str, dict[str, Any]] = {
+    "mirror": {"num_hypotheses": USUAL_HYPOTHESES},
+    "mirror of every source, bare after a miss": {
+        "num_hypotheses": 2 * USUAL_HYPOTHESES, "sources": SOURCES, "redraft": False,
+    },
+}  # fmt: skip
 CONTEXT = 512
 SEED = 20
 
@@ -66,7 +74,7 @@ class Setting:
 ALONE = Setting("autoregressive", "none", 0)
 OTHERS = tuple(
     Setting(*factors)
-    for factors in itertools.product(("speculative", "mirror"), (*MODELS, "lookup"), (1, 4, 8))
+    for factors in itertools.product(("speculative", *MIRRORS), (*MODELS, "lookup"), (1, 4, 8))
 )
 
 
@@ -160,8 +168,10 @@ class Pair:
     def _strategy(self, setting: Setting) -> Strategy:
         if setting == ALONE:
             return Autoregressive()
-        kind = Mirror if setting.strategy == "mirror" else Speculative
-        return kind(self._workers[setting.draft], num_draft_tokens=setting.num_draft_tokens)
+        worker, count = self._workers[setting.draft], setting.num_draft_tokens
+        if setting.strategy == "speculative":
+            return Speculative(worker, num_draft_tokens=count)
+        return Mirror(worker, num_draft_tokens=count, **MIRRORS[setting.strategy])
 
 
 def differences(expected: Written, found: Written) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """Drafters that count, and that a test can hold or make fail before every piece of work."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.drafter import Guess
+from runtime.drafter import Guess, Rollout, Start
 from runtime.sampling import Sampling
 
 Tokens = NDArray[np.int64]
@@ -14,17 +16,17 @@ Tokens = NDArray[np.int64]
 class Counter:
     """Says each token's successor, with the token ten above that as the runner-up.
 
-    `texts` lists what was drafted after, `read` the lengths of the texts that were read, in chunks
-    of `chunk` tokens. `before_pass` is called with the text before every pass, which gives
-    `per_pass` guesses.
+    `passes` lists of every pass the texts that were drafted after, `read` the lengths of the texts
+    that were read, in chunks of `chunk` tokens. `before_pass` is called with these texts before
+    every pass, which gives `per_pass` guesses.
     """
 
     source = "counter"
 
-    def __init__(self, *, chunk: int = 1000, per_pass: int = 1) -> None:
-        self.texts: list[list[int]] = []
+    def __init__(self, *, chunk: int = 1000, per_pass: int = 1000) -> None:
+        self.passes: list[list[list[int]]] = []
         self.read: list[int] = []
-        self.before_pass: Callable[[Tokens], object] = len
+        self.before_pass: Callable[[list[list[int]]], object] = len
         self.before_chunk: Callable[[], object] = list
         self._chunk, self._per_pass = chunk, per_pass
         self._done = 0
@@ -35,28 +37,43 @@ class Counter:
         self._done += self._chunk
         return self._done >= len(context)
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
-        self.texts.append(context.tolist())
-        for start in range(0, count, self._per_pass):
-            self.before_pass(context)
-            tokens = int(context[-1]) + 1 + np.arange(min(self._per_pass, count - start))
-            yield [Guess(token, (token + 10,)) for token in tokens.tolist()]
-            context = np.append(context, tokens)
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
+        texts = [start.after(text).tolist() for start in starts]
+        self.passes.append(texts)
+        self.before_pass(texts)
+        return [partial(successors, each[-1], min(count, self._per_pass)) for each in texts]
 
     def stop(self) -> None:
         pass
 
 
-class Ill(Counter):
-    """A drafter whose every guess is what `fault` gives."""
+def successors(token: int, count: int) -> list[Guess]:
+    """The guesses of a Counter after `token`."""
+    return [Guess(each, (each + 10,)) for each in range(token + 1, token + 1 + count)]
+
+
+class Odd(Counter):
+    """A drafter whose every pass gives whatever `given` does, called with the starts."""
+
+    def __init__(self, given: Callable[[Sequence[Start]], object]) -> None:
+        super().__init__()
+        self._given = given
+
+    def draft(self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling) -> Any:
+        return self._given(starts)
+
+
+class Ill(Odd):
+    """A drafter whose every guess, one a pass, is what `fault` gives."""
 
     def __init__(self, fault: Callable[[], object]) -> None:
-        super().__init__()
-        self._fault = fault
+        def given(starts: Sequence[Start]) -> object:
+            guess = fault()
+            return [lambda: [guess]] * len(starts)
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
-        while True:
-            yield [self._fault()]  # type: ignore[list-item]
+        super().__init__(given)
 
 
 def raising(error: BaseException) -> Callable[..., object]:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from threading import Event
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.drafter import Guess, ModelDrafter
+from runtime.drafter import Guess, ModelDrafter, Rollout, Start
 from runtime.sampling import Sampling
 
-FAULTS = ("raise", "hang", "late", "in time", "shape", "token", "nonsense")
+FAULTS = ("raise", "hang", "late", "in time", "shape", "token", "rollouts", "nonsense")
 
 
 class Faults:
@@ -38,7 +38,7 @@ class Faults:
 
     def logits(self, logits: NDArray[np.float32]) -> NDArray[Any]:
         """What a pass gives for `logits`, if it gives anything and in time."""
-        kind = self._kind(*FAULTS[:-1])
+        kind = self._kind(*FAULTS[:-2])
         if kind == "raise":
             raise self._random.choice([RuntimeError("no kernel"), MemoryError(), SystemExit(1)])
         if kind == "hang":
@@ -58,6 +58,11 @@ class Faults:
             [Guess(vocabulary), Guess(-1), Guess(token, (vocabulary,)), Guess(token, (-1,)),
              Guess(1.5), Guess(2**70), Guess(token, (1.5,)), "token"]  # type: ignore[arg-type]
         ) if self._kind(FAULTS[-1]) else guess  # fmt: skip
+
+    def rollouts(self, rollouts: list[Callable[[], Any]]) -> Any:
+        """What a drafter gives for the rollouts of a pass."""
+        odd = [rollouts[1:], [*rollouts, list], None, [None] * len(rollouts), iter(rollouts)]
+        return self._random.choice(odd) if self._kind(FAULTS[-2]) else rollouts
 
     def _kind(self, *kinds: str) -> str | None:
         if self._ended or self._random.random() > self._share:
@@ -93,7 +98,11 @@ class FaultyDrafter(ModelDrafter):
         self._faults = faults
 
     def draft(
-        self, context: NDArray[np.int64], count: int, sampling: Sampling
-    ) -> Iterator[Sequence[Guess]]:
-        for guesses in super().draft(context, count, sampling):
-            yield [self._faults.guess(guess, self._vocabulary) for guess in guesses]
+        self, text: NDArray[np.int64], starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
+        found = super().draft(text, starts, count, sampling)
+        given: Sequence[Rollout] = self._faults.rollouts([*map(self._spoilt, found)])
+        return given
+
+    def _spoilt(self, rollout: Rollout) -> Callable[[], Any]:
+        return lambda: [self._faults.guess(guess, self._vocabulary) for guess in rollout()]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Condition, Event
 
 import numpy as np
@@ -12,17 +13,18 @@ from numpy.typing import NDArray
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.channel import Message
 from runtime.clock import Clock
-from runtime.drafter import Drafter, Guess
+from runtime.drafter import Drafter, Guess, Rollout, Start
 from runtime.engine import Target, decode
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling, choose
-from runtime.strategy import Strategy
+from runtime.strategy import Mirror, Strategy
 from runtime.worker import DraftWorker, _Draft
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 # From the target's own token, and how many tokens are before it, to what is drafted there.
 Plan = Callable[[int, int], Guess]
+mirror = partial(Mirror, num_hypotheses=8)
 
 
 class TableTarget:
@@ -102,30 +104,41 @@ def mixed(token: int, place: int) -> Guess:
 
 
 class TableDrafter:
-    """Drafts by a plan that knows what the target will say."""
+    """Drafts by a plan that knows what the target will say, `per_pass` tokens a pass."""
 
     source = "model"
 
-    def __init__(self, target: TableTarget, plan: Plan) -> None:
+    def __init__(self, target: TableTarget, plan: Plan, *, per_pass: int = 1) -> None:
         self._target = target
         self._plan = plan
+        self._per_pass = per_pass
 
     def catch_up(self, context: Tokens) -> bool:
         return True
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
+        count = min(count, self._per_pass)
+        return [partial(self._guesses, start.after(text), count, sampling) for start in starts]
+
+    def _guesses(self, context: Tokens, count: int, sampling: Sampling) -> list[Guess]:
+        found = []
         for _ in range(count):
             token = choose(self._target.row(context), context, sampling)
-            guess = self._plan(token, len(context))
-            yield [guess]
-            context = np.append(context, guess.token)
+            found.append(self._plan(token, len(context)))
+            context = np.append(context, found[-1].token)
+        return found
 
     def stop(self) -> None:
         pass
 
 
 class Faulty:
-    """Drafts as `good` does for `after` passes; then `fault` gives every guess, None for none."""
+    """Drafts as `good` does for `after` passes; then `fault` is the guess of every rollout.
+
+    None for no guess.
+    """
 
     source = "model"
 
@@ -137,16 +150,14 @@ class Faulty:
     def catch_up(self, context: Tokens) -> bool:
         return self._good.catch_up(context)
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
-        for guesses in self._good.draft(context, count, sampling):
-            self._left -= 1
-            if self._left >= 0:
-                yield guesses
-                continue
-            given = self._fault()
-            if given is None:
-                return
-            yield [given]
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
+        self._left -= 1
+        if self._left >= 0:
+            return self._good.draft(text, starts, count, sampling)
+        given = self._fault()
+        return [[given].copy if given is not None else list] * len(starts)
 
     def stop(self) -> None:
         pass

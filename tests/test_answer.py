@@ -10,11 +10,20 @@ from runtime.answer import Answer, Blocks, StreamedAnswer
 from runtime.engine import decode
 from runtime.errors import ContextError
 from runtime.sampling import Sampling
-from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
+from runtime.strategy import Autoregressive, Speculative, Strategy
 from runtime.stream import TextStream
 from runtime.worker import DraftWorker
 from tests.small_text import small_text
-from tests.table import TableDrafter, TableTarget, add_up, new_metrics, right, speaking, working
+from tests.table import (
+    TableDrafter,
+    TableTarget,
+    add_up,
+    mirror,
+    new_metrics,
+    right,
+    speaking,
+    working,
+)
 
 TEXT = small_text()
 END = TEXT.encode("\n")[0]
@@ -70,7 +79,7 @@ def strategy_for(
             vocabulary=target.vocabulary,
         )
         opened.append(worker)
-        chosen = Mirror if kind == "mirror" else Speculative
+        chosen: Callable[..., Strategy] = mirror if kind == "mirror" else Speculative
         return chosen(worker, num_draft_tokens=int(width))
 
     yield make
@@ -302,7 +311,7 @@ def test_what_is_raised_reaches_the_reader_and_the_text_stays(
 def test_an_interrupted_run_of_the_target_leaves_model_and_draft_usable() -> None:
     target = saying("one two three four")
     with working(TableDrafter(target, right), target) as worker:
-        strategy = Mirror(worker, num_draft_tokens=3)
+        strategy = mirror(worker, num_draft_tokens=3)
         answer = answering(target, strategy)
         first = next(answer)
 

@@ -37,11 +37,11 @@ def test_a_shorter_message_in_a_used_slot_keeps_nothing_of_the_longer_one() -> N
 
 def test_ids_of_64_bits_travel_and_wider_ones_are_refused() -> None:
     channel = TokenChannel(slots=2, widest=2)
-    message = Message(Kind.PROPOSAL, 2**40, -1, -(2**63), (2**63 - 1, -(2**63)))
+    message = Message(Kind.GUESSES, 2**40, -1, -(2**63), (2**63 - 1, -(2**63)))
     channel.send(message, timeout_s=0.0)
     assert channel.receive(timeout_s=0.0) == message
     with pytest.raises(OverflowError):
-        channel.send(Message(Kind.PROPOSAL, tokens=(2**63,)), timeout_s=0.0)
+        channel.send(Message(Kind.GUESSES, tokens=(2**63,)), timeout_s=0.0)
     assert not channel.pending
 
 

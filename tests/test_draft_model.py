@@ -18,7 +18,7 @@ from export.model import Model
 from runtime import Sampling, open_session
 from runtime.bundle_files import file_sha256
 from runtime.draft_model import draft_role, load_drafter, load_head_tokens, tokens_per_pass
-from runtime.drafter import Guess
+from runtime.drafter import Guess, ModelDrafter, Start
 from runtime.errors import BundleError, UsageError
 from runtime.manifest import FileEntry, Manifest
 from runtime.sampling import rank
@@ -57,9 +57,16 @@ def size(manifest: Manifest) -> int:
 def guessed(manifest: Manifest) -> list[Guess]:
     """What its draft guesses after a short text."""
     drafter = load_drafter(manifest, vocabulary=size(manifest), threads=1)
-    text = np.array([1, 5, 9])
     sampling = Sampling(temperature=0.8, seed=3)
-    return [guess for found in drafter.draft(text, 4, sampling) for guess in found]
+    return drafted(drafter, [1, 5, 9], [Start(3), Start(2, (7,))], sampling)
+
+
+def drafted(
+    drafter: ModelDrafter, text: list[int], starts: list[Start], sampling: Sampling, count: int = 4
+) -> list[Guess]:
+    """What a pass guesses after each of the starts, one after another."""
+    found = drafter.draft(np.array(text), starts, count, sampling)
+    return [guess for rollout in found for guess in rollout()]
 
 
 def with_graph(manifest: Manifest, key: str) -> Manifest:
@@ -73,7 +80,7 @@ def with_graph(manifest: Manifest, key: str) -> Manifest:
 @pytest.mark.parametrize("key", ["fused-int4", "portable-fp32"])
 def test_a_list_of_all_tokens_changes_nothing(listed: Callable[..., Manifest], key: str) -> None:
     whole = guessed(with_graph(listed(), key))
-    assert len(whole) == 4
+    assert len(whole) == 2
     every = np.arange(size(listed()), dtype=np.int32)
     assert guessed(with_graph(listed(every), key)) == whole
 
@@ -155,7 +162,7 @@ def test_a_bundle_without_a_draft_lends_its_target(listed: Callable[..., Manifes
     manifest = dataclasses.replace(listed(), draft=None)
     assert draft_role(manifest) == "target"
     assert tokens_per_pass(manifest, None) == 1
-    assert len(guessed(manifest)) == 4
+    assert len(guessed(manifest)) == 2
 
 
 def test_masks_that_a_graph_does_not_have_never_change_the_text(
@@ -200,21 +207,18 @@ def pair(tiny_gguf: Path, trained: Path, tmp_path_factory: pytest.TempPathFactor
 
 def by_numpy(
     model: Model, text: list[int], count: int, sampling: Sampling, per_pass: int
-) -> list[list[Guess]]:
-    """What a draft guesses, by its definition and the forward pass in numpy."""
+) -> list[Guess]:
+    """What a draft guesses in a pass, by its definition and the forward pass in numpy."""
     assert model.head_tokens is not None
-    context, passes = list(text), []  # type: list[int], list[list[Guess]]
-    while (left := count - (len(context) - len(text))) > 0:
-        masks = model.mask_tokens[: min(per_pass, left) - 1]
-        rows = reference.logits(model, [*context, *masks])[len(context) - 1 :]
-        passes.append([])
-        for row in rows:
-            full = np.full(model.geometry.vocabulary, -np.inf, np.float32)
-            full[model.head_tokens] = row
-            token, *others = rank(full, context, sampling, 2)
-            passes[-1].append(Guess(token, tuple(others)))
-            context.append(token)
-    return passes
+    context, guesses = list(text), []  # type: list[int], list[Guess]
+    masks = model.mask_tokens[: max(0, min(per_pass, count) - 1)]
+    for row in reference.logits(model, [*context, *masks])[len(context) - 1 :][:count]:
+        full = np.full(model.geometry.vocabulary, -np.inf, np.float32)
+        full[model.head_tokens] = row
+        token, *others = rank(full, context, sampling, 2)
+        guesses.append(Guess(token, tuple(others)))
+        context.append(token)
+    return guesses
 
 
 @pytest.mark.parametrize("key", ["fused-fp32", "portable-fp32"])
@@ -229,9 +233,29 @@ def test_the_graphs_give_the_guesses_of_the_forward_pass_in_numpy(
             with_graph(pair, key), vocabulary=size(pair), per_pass=per_pass, threads=1
         )
         for count in (1, 3, 7):
-            found = [*map(list, drafter.draft(np.array(text), count, sampling))]
+            found = drafted(drafter, text, [Start(length)], sampling, count)
             room = min(count, tiny.CONTEXT - length + 1)
             assert found == by_numpy(draft, text, room, sampling, per_pass)
+
+
+@pytest.mark.parametrize("key", ["fused-fp32", "portable-fp32"])
+def test_the_graphs_give_the_guesses_after_every_start_of_a_pass(
+    pair: Manifest, draft: Model, key: str
+) -> None:
+    text = np.random.default_rng(3).integers(0, size(pair), 40).tolist()
+    sampling = Sampling(temperature=0.8, repetition_penalty=1.2, seed=3)
+    starts = [Start(40, (5,)), Start(38, (7, 2)), Start(39), Start(1, (3,)), Start(40)]
+    for per_pass in (1, 3):
+        drafter = load_drafter(
+            with_graph(pair, key), vocabulary=size(pair), per_pass=per_pass, threads=1
+        )
+        assert drafted(drafter, text, starts, sampling) == [
+            guess
+            for start in starts
+            for guess in by_numpy(
+                draft, [*text[: start.place], *start.tokens], 4, sampling, per_pass
+            )
+        ]
 
 
 @pytest.mark.parametrize("strategy", ["speculative", "mirror"])

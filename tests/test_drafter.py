@@ -8,24 +8,33 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.drafter import Guess, LookupDrafter, LookupFirst, ModelDrafter
+from runtime.drafter import Drafter, Guess, LookupDrafter, LookupFirst, Start
 from runtime.errors import MirrorError
 from runtime.sampling import Sampling, choose, rank
 from tests.table import TableTarget
 from tests.table_session import TableSession, Tokens, model_drafter
 
-Passes = list[list[Guess]]
+
+def drafted(
+    drafter: Drafter, text: Sequence[int], count: int, sampling: Sampling | None = None
+) -> list[Guess]:
+    """The guesses of one pass after a text."""
+    tokens = np.array(text, np.int64)
+    [rollout] = drafter.draft(tokens, [Start(len(text))], count, sampling or Sampling())
+    return list(rollout())
+
+
+def spelled(guesses: Sequence[Guess]) -> list[str]:
+    """Of each guess the token, then the runner-ups, as letters."""
+    return ["".join(map(chr, (guess.token, *guess.runner_ups))) for guess in guesses]
 
 
 def looked_up(text: str, count: int, *, longest: int = 3, runner_ups: int = 3) -> list[str]:
-    """What is guessed after a text of letters: of each guess the token, then the runner-ups."""
+    """What is guessed after a text of letters."""
     drafter = LookupDrafter(longest=longest, runner_ups=runner_ups)
-    context = np.array([ord(letter) for letter in text], np.int64)
-    assert drafter.catch_up(context)
-    passes = list(drafter.draft(context, count, Sampling()))
-    assert len(passes) <= 1, "it is one piece of work"
-    guesses = [guess for found in passes for guess in found]
-    return ["".join(map(chr, (guess.token, *guess.runner_ups))) for guess in guesses]
+    tokens = [ord(letter) for letter in text]
+    assert drafter.catch_up(np.array(tokens, np.int64))
+    return spelled(drafted(drafter, tokens, count))
 
 
 @pytest.mark.parametrize(
@@ -57,34 +66,11 @@ def test_lookup_heeds_its_settings() -> None:
     assert looked_up("abacadaeaf-a", 1, runner_ups=0) == ["f"]
 
 
-def drafted(drafter: ModelDrafter, text: Sequence[int], count: int, sampling: Sampling) -> Passes:
-    return [list(found) for found in drafter.draft(np.array(text, np.int64), count, sampling)]
-
-
-def expected(
-    session: TableSession, text: Sequence[int], count: int, sampling: Sampling, per_pass: int
-) -> Passes:
-    """By the definition: whole rows, -inf where the head has no token, and the text so far."""
-    context, passes = list(text), []  # type: list[int], Passes
-    while count > 0:
-        start, guesses = len(context), []  # type: int, list[Guess]
-        for place in range(min(per_pass, count)):
-            row = np.full(session.vocabulary, -np.inf, np.float32)
-            row[session.head] = session.row(np.array(context[:start]), place)[session.head]
-            token, *others = rank(row, context, sampling, 2)
-            guesses.append(Guess(token, tuple(others)))
-            context.append(token)
-        passes.append(guesses)
-        count -= len(guesses)
-    return passes
-
-
-def after(context: Sequence[int], target: TableTarget, sampling: Sampling, count: int) -> list[int]:
-    """What the target itself would say."""
-    text = np.array(context, np.int64)
-    for _ in range(count):
-        text = np.append(text, choose(target.row(text), text, sampling))
-    return [int(token) for token in text[len(context) :]]
+def test_lookup_after_several_starts() -> None:
+    text = np.array([ord(letter) for letter in "abxabyab"], np.int64)
+    starts = [Start(8), Start(8, (ord("x"),)), Start(5, (ord("y"), ord("a"))), Start(2)]
+    found = LookupDrafter().draft(text, starts, 2, Sampling())
+    assert [spelled(rollout()) for rollout in found] == [["yx", "a"], ["a", "b"], ["b", "y"], []]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.2])
@@ -94,77 +80,23 @@ def test_the_same_model_drafts_what_the_target_says_noise_and_penalty_included(
     target = TableTarget()
     for seed in range(20):
         sampling = Sampling(temperature=temperature, repetition_penalty=1.5, seed=seed)
-        context = np.array([3, 1], np.int64)
         drafter = model_drafter(TableSession(target, 64), runner_ups=2)
-        passes = drafted(drafter, [3, 1], 5, sampling)
-        assert [guess.token for [guess] in passes] == after([3, 1], target, sampling, 5)
-        for [guess] in passes:
-            ranked = rank(target.row(context), context, sampling, 3)
-            assert [guess.token, *guess.runner_ups] == ranked
-            context = np.append(context, guess.token)
+        text = np.array([3, 1], np.int64)
+        for _ in range(5):
+            [guess] = drafted(drafter, text.tolist(), 5, sampling)
+            row = target.row(text)
+            assert guess.token == choose(row, text, sampling)
+            assert [guess.token, *guess.runner_ups] == rank(row, text, sampling, 3)
+            text = np.append(text, guess.token)
 
 
-HEADS = [None, [0, 1, 2, 3], [1, 3], [2]]
-SAMPLINGS = [
-    Sampling(),
-    Sampling(repetition_penalty=1.8),
-    *(Sampling(temperature=0.8, repetition_penalty=1.3, seed=seed) for seed in range(5)),
-]
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("per_pass", [1, 2, 3, 5, 8])
-def test_several_tokens_a_pass(per_pass: int, head: list[int] | None, sampling: Sampling) -> None:
-    tokens = None if head is None else np.array(head)
-    for count in range(8):
-        session = TableSession(TableTarget(), 64, head=tokens)
-        drafter = model_drafter(session, tokens_per_pass=per_pass, head_tokens=tokens)
-        found = drafted(drafter, [3, 1], count, sampling)
-        assert found == expected(session, [3, 1], count, sampling, per_pass)
-        assert len(session.fed) == len(found) == -(-count // per_pass)
-
-
-def test_a_later_pass_reads_the_guesses_before_it_as_text() -> None:
-    session = TableSession(TableTarget(), 64)
-    drafter = model_drafter(session, tokens_per_pass=3)
-    tokens = [each.token for found in drafted(drafter, [3, 1], 7, Sampling()) for each in found]
-    assert session.fed == [
-        [3, 1, 4, 5],
-        [3, 1, *tokens[:3], 4, 5],
-        [3, 1, *tokens[:6]],
-    ]
-
-
-@pytest.mark.parametrize("per_pass", [1, 2, 3, 8])
-def test_masks_need_room_too(per_pass: int) -> None:
-    for length in range(1, 12):
-        session = TableSession(TableTarget(), context=8)
-        drafter = model_drafter(session, tokens_per_pass=per_pass)
-        text = [0] * length
-        found = drafted(drafter, text, 4, Sampling())
-        room = max(0, min(4, 8 - length + 1))
-        assert found == expected(session, text, room, Sampling(), per_pass)
-        assert all(len(each) <= 8 for each in session.fed)
-        assert len(session.fed) == -(-room // per_pass)
-
-
-def test_no_pass_is_made_before_its_guesses_are_asked_for() -> None:
-    session = TableSession(TableTarget(), 64)
-    passes = model_drafter(session, tokens_per_pass=2).draft(np.array([1]), 4, Sampling())
-    assert session.fed == []
-    assert len(next(passes)) == 2
-    assert len(session.fed) == 1
-
-
-@pytest.mark.parametrize(
-    ("length", "count", "wanted"), [(3, 4, 4), (7, 4, 2), (8, 4, 1), (9, 4, 0), (12, 4, 0)]
-)
+@pytest.mark.parametrize(("length", "wanted"), [(3, 1), (7, 1), (8, 1), (9, 0), (12, 0)])
 def test_a_draft_with_a_shorter_context_steps_aside_when_it_is_full(
-    length: int, count: int, wanted: int
+    length: int, wanted: int
 ) -> None:
-    drafter = model_drafter(TableSession(TableTarget(), context=8))
-    assert len(drafted(drafter, [0] * length, count, Sampling())) == wanted
+    session = TableSession(TableTarget(), context=8)
+    assert len(drafted(model_drafter(session), [0] * length, 4)) == wanted
+    assert len(session.fed) == wanted, "no pass where there is no room"
 
 
 def test_a_text_is_read_in_chunks_and_one_that_does_not_fit_not_at_all() -> None:
@@ -183,7 +115,7 @@ def test_padding_ids_of_the_draft_are_never_guessed() -> None:
     for head, others in ((None, (0, 1, 3)), (np.array([1, 2, 3, 5]), (1, 3))):
         session = TableSession(TableTarget(table=table), context=8, head=head)
         drafter = model_drafter(session, runner_ups=5, head_tokens=head)
-        assert drafted(drafter, [0, 0], 3, Sampling()) == [[Guess(2, others)]] * 3
+        assert drafted(drafter, [0, 0], 3) == [Guess(2, others)]
 
 
 class OddSession(TableSession):
@@ -218,11 +150,9 @@ class OddSession(TableSession):
 def test_logits_that_are_none_are_refused(
     logits: NDArray[Any], error: str, temperature: float
 ) -> None:
-    drafts = model_drafter(OddSession(logits)).draft(
-        np.zeros(2, np.int64), 3, Sampling(temperature=temperature)
-    )
+    drafter = model_drafter(OddSession(logits))
     with pytest.raises(MirrorError, match=error):
-        next(drafts)
+        drafted(drafter, [0, 0], 3, Sampling(temperature=temperature))
 
 
 def test_logits_of_too_few_rows_or_columns_are_refused() -> None:
@@ -231,32 +161,44 @@ def test_logits_of_too_few_rows_or_columns_are_refused() -> None:
         session.logits_width = 2
         drafter = model_drafter(session, tokens_per_pass=3, head_tokens=np.array([1, 3]))
         with pytest.raises(MirrorError, match=re.escape(f"{due} in float32 was due")):
-            drafted(drafter, [0, 0], 3, Sampling())
+            drafted(drafter, [0, 0], 3)
 
 
 @pytest.mark.parametrize(
-    ("text", "count", "most", "passes", "fed"),
+    ("text", "count", "most", "given", "fed"),
     [
-        ([0, 1, 2, 0, 1], 4, None, [4], 0),  # a pair stood before: all is copied
-        ([0, 1, 2, 0, 1], 4, 2, [4], 0),
-        ([0, 1, 2, 3, 1], 4, None, [2, 2], 2),  # one token did: the model, pass by pass
-        ([0, 1, 2, 3, 1], 4, 2, [2], 1),
-        ([0, 1, 2, 3, 1], 1, 2, [1], 1),
-        ([0, 1], 2, 3, [2], 1),
-        ([0, 1, 2, 0, 1], 0, None, [], 0),
+        ([0, 1, 2, 0, 1], 4, None, 4, 0),  # a pair stood before: all is copied
+        ([0, 1, 2, 0, 1], 4, 2, 4, 0),
+        ([0, 1, 2, 3, 1], 4, None, 3, 1),  # one token did: the model, what a pass gives
+        ([0, 1, 2, 3, 1], 4, 2, 2, 1),
+        ([0, 1, 2, 3, 1], 1, 2, 1, 1),
+        ([0, 1], 2, 3, 2, 1),
+        ([0, 1, 2, 0, 1], 0, None, 0, 0),
     ],
 )
 def test_a_model_is_asked_where_there_is_nothing_to_copy(
-    text: list[int], count: int, most: int | None, passes: list[int], fed: int
+    text: list[int], count: int, most: int | None, given: int, fed: int
 ) -> None:
     session = TableSession(TableTarget(vocabulary=4), 64)
-    drafter = LookupFirst(model_drafter(session, tokens_per_pass=2), most=most)
-    context = np.array(text, np.int64)
-    found = list(drafter.draft(context, count, Sampling()))
-    assert [len(each) for each in found] == passes
+    drafter = LookupFirst(model_drafter(session, tokens_per_pass=3), most=most)
+    found = drafted(drafter, text, count)
+    assert len(found) == given
     assert len(session.fed) == fed
-    if passes and not fed:
-        assert [guess.token for guess in found[0]] == np.resize([2, 0, 1], count).tolist()
+    if given and not fed:
+        assert [guess.token for guess in found] == np.resize([2, 0, 1], count).tolist()
+
+
+def test_a_model_is_asked_after_those_starts_where_there_is_nothing_to_copy() -> None:
+    session = TableSession(TableTarget(vocabulary=4), 64)
+    drafter = LookupFirst(model_drafter(session))
+    text = np.array([0, 1, 2, 0], np.int64)
+    starts = [Start(4, (3,)), Start(4, (1,)), Start(4)]
+    found = [list(rollout()) for rollout in drafter.draft(text, starts, 2, Sampling())]
+    assert [guess.token for guess in found[1]] == [2, 0]
+    assert [(each.text, each.chains) for each in session.fed] == [(text.tolist(), [(4, [3])])]
+    alone = model_drafter(TableSession(TableTarget(vocabulary=4), 64))
+    assert found[0] == drafted(alone, [0, 1, 2, 0, 3], 2)
+    assert found[2] == drafted(alone, [0, 1, 2, 0], 2)
 
 
 def test_what_a_model_must_read_is_read_before_any_copying() -> None:
@@ -265,4 +207,4 @@ def test_what_a_model_must_read_is_read_before_any_copying() -> None:
     context = np.array([0, 1, 2, 0, 1], np.int64)
     while not drafter.catch_up(context):
         pass
-    assert session.fed == [context.tolist()]
+    assert [each.text for each in session.fed] == [context.tolist()]

@@ -17,13 +17,14 @@ from runtime import sampling as module
 from runtime.drafter import Guess, LookupDrafter
 from runtime.errors import ContextError
 from runtime.sampling import Sampling, choose
-from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
+from runtime.strategy import Autoregressive, Speculative, Strategy
 from tests.table import (
     Faulty,
     Plan,
     TableDrafter,
     TableTarget,
     Written,
+    mirror,
     mixed,
     right,
     second,
@@ -35,7 +36,8 @@ from tests.table import (
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTHS = (1, 4, 8)
-KINDS = (Speculative, Mirror)
+Kind = Callable[..., Strategy]
+KINDS: tuple[Kind, ...] = (Speculative, mirror)
 SAMPLINGS = [
     Sampling(temperature=temperature, repetition_penalty=penalty, seed=11)
     for temperature in (0.0, 0.7, 1.2)
@@ -58,7 +60,7 @@ def alone(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("plan", [right, second, wrong, mixed])
-def test_no_draft_changes_the_text(plan: Plan, kind: type[Speculative]) -> None:
+def test_no_draft_changes_the_text(plan: Plan, kind: Kind) -> None:
     target = TableTarget()
     with working(TableDrafter(target, plan), target) as worker:
         for sampling, width in itertools.product(SAMPLINGS, WIDTHS):
@@ -78,7 +80,7 @@ def test_no_draft_changes_the_text(plan: Plan, kind: type[Speculative]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lookup_does_not_change_the_text(kind: type[Speculative]) -> None:
+def test_lookup_does_not_change_the_text(kind: Kind) -> None:
     target = TableTarget(context=128)
     with working(LookupDrafter(), target) as worker:
         for sampling, width in itertools.product(SAMPLINGS, WIDTHS):
@@ -172,9 +174,7 @@ FAULTS: dict[str, tuple[Callable[[], Guess | None], str]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", [0, 1, 2, 5, 13])
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_draft_that_fails_leaves_the_text_as_it_is(
-    name: str, after: int, kind: type[Speculative]
-) -> None:
+def test_a_draft_that_fails_leaves_the_text_as_it_is(name: str, after: int, kind: Kind) -> None:
     fault, error = FAULTS[name]
     sampling = Sampling(temperature=0.7, seed=2)
     for width in WIDTHS:
@@ -193,7 +193,7 @@ def test_a_draft_that_fails_leaves_the_text_as_it_is(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_draft_that_hangs_leaves_the_text_as_it_is(after: int, kind: type[Speculative]) -> None:
+def test_a_draft_that_hangs_leaves_the_text_as_it_is(after: int, kind: Kind) -> None:
     for width in WIDTHS:
         target, hang = TableTarget(), Event()
         drafter = Faulty(TableDrafter(target, mixed), partial(hangs, hang), after=after)
@@ -206,7 +206,7 @@ def test_a_draft_that_hangs_leaves_the_text_as_it_is(after: int, kind: type[Spec
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", [0, 5])
-def test_a_draft_without_a_guess_is_no_failure(after: int, kind: type[Speculative]) -> None:
+def test_a_draft_without_a_guess_is_no_failure(after: int, kind: Kind) -> None:
     target = TableTarget()
     with working(Faulty(TableDrafter(target, right), lambda: None, after=after), target) as worker:
         written = write(target, kind(worker, num_draft_tokens=4), max_new_tokens=20)
@@ -217,14 +217,13 @@ def test_a_draft_without_a_guess_is_no_failure(after: int, kind: type[Speculativ
 HANGING = """
 import sys, time
 from runtime.drafter import Guess
-from runtime.strategy import Mirror
 from runtime.worker import DraftWorker
-from tests.table import Faulty, TableDrafter, TableTarget, right, write
+from tests.table import Faulty, TableDrafter, TableTarget, mirror, right, write
 
 target = TableTarget()
 drafter = Faulty(TableDrafter(target, right), lambda: time.sleep(60), after=7)
 worker = DraftWorker(lambda: drafter, context=64, vocabulary=4, time_limit_s=0.05)
-written = write(target, Mirror(worker, num_draft_tokens=3), max_new_tokens=30)
+written = write(target, mirror(worker, num_draft_tokens=3), max_new_tokens=30)
 print(*written.tokens, written.metrics.finish_reason, worker.errors[0], flush=True)
 if sys.argv[1] == "close":
     print(worker.close(), flush=True)
@@ -362,9 +361,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_runs(
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize("kind", [None, *KINDS])
-def test_a_cancel_from_another_thread_stops_within_one_step(
-    kind: type[Speculative] | None, at: int
-) -> None:
+def test_a_cancel_from_another_thread_stops_within_one_step(kind: Kind | None, at: int) -> None:
     target, cancel = TableTarget(), Event()
 
     def cancel_in_a_run() -> None:
@@ -395,6 +392,6 @@ def test_near_ties_are_counted_once_a_token_by_every_strategy() -> None:
     for bound, expected in [(0.0, 0), (8.9, 0), (9.0, 12), (50.0, 12)]:
         target = speaking([1, 2, 3], vocabulary=4)
         with working(TableDrafter(target, mixed), target) as worker:
-            for strategy in (Autoregressive(), Mirror(worker, num_draft_tokens=4)):
+            for strategy in (Autoregressive(), mirror(worker, num_draft_tokens=4)):
                 written = write(target, strategy, max_new_tokens=12, near_tie_bound=bound)
                 assert written.metrics.near_ties == expected

@@ -125,7 +125,7 @@ def test_the_draft_works_while_the_target_does_and_its_guesses_hit(
         # One pass of the target is too short for many guesses beside it; eight are not.
         setting = Setting("mirror", "model", 1)
         written = int8.write(prompt, setting, Sampling(), TOKENS, repeats=8)
-        hits += written.metrics.hits["model"]
+        hits += written.metrics.rounds_foreseen
         inside += sum(
             any(
                 run.start <= each.start and each.end <= run.end

@@ -197,12 +197,20 @@ def test_what_a_stop_string_takes_back_is_discarded() -> None:
 
 def test_hits_and_misses_are_kept_by_source() -> None:
     metrics = new_metrics()
-    for source, hit in [("model", True), ("model", False), ("model", True), ("lookup", False)]:
-        metrics.hypothesis(source, hit=hit)
+    for sources, hit in [
+        ({"bonus", "runner-ups"}, "bonus"),
+        ({"bonus", "runner-ups"}, "runner-ups"),
+        ({"bonus"}, None),
+        ({"masks", "bonus", "runner-ups"}, "masks"),
+        ({"runner-ups"}, None),
+    ]:
+        metrics.foreseen(sources, hit)
     found = metrics.to_dict()
-    assert found["hits"] == {"model": 2}
-    assert found["misses"] == {"model": 1, "lookup": 1}
-    assert found["hit_rate"] == 0.5
+    assert found["hits"] == {"bonus": 1, "runner-ups": 1, "masks": 1}
+    assert found["misses"] == {"bonus": 3, "runner-ups": 3}
+    # Of rounds, not of sources.
+    assert (metrics.rounds_followed, metrics.rounds_foreseen) == (5, 3)
+    assert found["hit_rate"] == 3 / 5
 
 
 @pytest.mark.parametrize(
@@ -295,27 +303,23 @@ def test_rounds_leave_a_timeline(clock: Clock) -> None:
     metrics.draft = DraftWork([Run(100.5, 101.5, "read")])
     with metrics.target_run("read"):
         clock.now += 1
-    ends: list[tuple[int, int, dict[str, bool]]] = [
-        (2, 0, {}),
-        (2, 1, {"model": False}),
-        (3, 3, {"model": False, "exit": True}),
-    ]
-    for proposed, accepted, sources in ends:
+    ends: list[tuple[int, int, str | None]] = [(2, 0, None), (2, 1, None), (3, 3, "bonus")]
+    for proposed, accepted, before in ends:
         with metrics.round():
+            if metrics.round_log:  # of the round before, told in the next
+                metrics.foreseen({"bonus", "masks"}, before)
             with metrics.waiting():
                 clock.now += 1
             with metrics.target_run("verify", proposed + 1):
                 clock.now += 2
             metrics.verified(CHAIN(range(proposed)), Outcome(accepted - 1, 90 + accepted))
-            for source, hit in sources.items():
-                metrics.hypothesis(source, hit=hit)
         with metrics.delivering():
             clock.now += 1
     found = metrics.timeline()
     assert found.rounds == (
-        Round(101, 104, 2, 0, 90, hit=None),
-        Round(105, 108, 2, 1, 91, hit=False),
-        Round(109, 112, 3, 3, 93, hit=True),
+        Round(101, 104, 2, 0, 90, hit=False),
+        Round(105, 108, 2, 1, 91, hit=True),
+        Round(109, 112, 3, 3, 93, hit=None),
     )
     assert [run.rows for run in found.target] == [0, 3, 3, 4]
     assert [run[:3] for run in found.target[:2]] == [(100, 101, "read"), (102, 104, "verify")]

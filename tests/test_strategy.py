@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,23 +12,25 @@ from numpy.typing import NDArray
 
 from runtime.drafter import Guess
 from runtime.errors import DraftError
-from runtime.sampling import Sampling
-from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
-from runtime.worker import DraftWorker
+from runtime.hypotheses import Hypothesis, Source
+from runtime.strategy import Autoregressive, Mirror, Speculative
+from runtime.worker import Draft, DraftWorker
 from tests.table import (
     Abreast,
     Faulty,
     TableDrafter,
     TableTarget,
+    mirror,
     right,
     second,
     working,
     write,
     wrong,
 )
-from tests.table_session import TableSession, model_drafter
 
 Plan = Callable[[int, int], Guess]
+Kind = Callable[..., Speculative]
+BOTH = pytest.mark.parametrize("kind", [Speculative, mirror], ids=["speculative", "mirror"])
 
 
 def counting(*, context: int = 64) -> TableTarget:
@@ -43,18 +46,18 @@ def right_then_second(token: int, place: int) -> Guess:
 
 
 @contextmanager
-def asked(worker: DraftWorker) -> Iterator[list[int]]:
-    """How many tokens the worker was asked to propose, each time."""
-    counts: list[int] = []
+def asked(worker: DraftWorker) -> Iterator[list[tuple[Any, ...]]]:
+    """What the worker was asked to propose, each time."""
+    calls: list[tuple[Any, ...]] = []
     propose = worker.propose
 
-    def noted(count: int) -> object:
-        counts.append(count)
-        return propose(count)
+    def noted(*counts: Any, **settings: Any) -> Draft:
+        calls.append((*counts, *settings.values()))
+        return propose(*counts, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "propose", noted)
-        yield counts
+        yield calls
 
 
 def test_without_a_draft_nothing_is_proposed() -> None:
@@ -65,43 +68,112 @@ def test_without_a_draft_nothing_is_proposed() -> None:
     assert written.metrics.draft.passes == 0
 
 
-# Every rollout is there in time, two draft tokens a round: each run's proposal, and hit or miss.
+# Two draft tokens a round: each run's proposal, what hit, and passes that were waited for.
 ROUNDS = {
-    "all accepted": (right, [(), (2, 3), (5, 6), (0, 1), (3, 4)], 4, 0),
-    "runner-up at place 1": (second, [(), (3, 5), (2, 2), (5, 7), (4, 4)], 4, 0),
-    "runner-up at place 2": (right_then_second, [(), (2, 2), (4, 4), (6, 6), (0, 0)], 4, 0),
-    "neither": (wrong, [(), (3, 5), (2, 2), (5, 7), (4, 4)], 0, 4),
-}
+    "all accepted": (right, [(), (2, 3), (5, 6), (0, 1), (3, 4)], {"bonus": 3}, 2),
+    "runner-up at place 1": (second, [(), (3, 5), (2, 2), (5, 7), (4, 4)], {"runner-ups": 3}, 2),
+    "runner-up at place 2": (
+        right_then_second, [(), (2, 2), (4, 4), (6, 6), (0, 0)], {"runner-ups": 3}, 2,
+    ),
+    "neither": (wrong, [(), (3, 5), (2, 2), (5, 7), (4, 4)], {}, 8),
+}  # fmt: skip
 
 
+@pytest.mark.parametrize("per_pass", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ROUNDS)
-def test_mirror_round_by_round(name: str) -> None:
-    plan, proposals, hits, misses = ROUNDS[name]
+def test_mirror_round_by_round(name: str, per_pass: int) -> None:
+    plan, proposals, hits, passes = ROUNDS[name]
     target = counting()
-    with working(TableDrafter(target, plan), target) as worker, asked(worker) as counts:
+    drafter = TableDrafter(target, plan, per_pass=per_pass)
+    with working(drafter, target) as worker, asked(worker) as calls:
         target.meanwhile = Abreast(worker)
         steps = itertools.count()
         written = write(
             target,
-            Mirror(worker, num_draft_tokens=2),
+            mirror(worker, num_draft_tokens=2),
             max_new_tokens=60,
             cancelled=lambda: next(steps) == len(proposals),
         )
     assert target.proposals == proposals
-    assert written.metrics.hits == ({"model": hits} if hits else {})
-    assert written.metrics.misses == ({"model": misses} if misses else {})
-    # A hit is free; after a miss the draft is asked again.
-    assert counts == [2] * (1 + max(0, misses - 1))
+    metrics = written.metrics
+    followed = {"bonus", "runner-ups"}
+    assert metrics.hits == hits
+    assert metrics.misses == {source: 3 for source in followed if source not in hits}
+    # The last round's outcome is no longer asked for.
+    assert (metrics.rounds_followed, metrics.rounds_foreseen) == (3, sum(hits.values()))
+    assert [each.hit for each in metrics.round_log] == [bool(hits)] * 3 + [None]
+    assert calls == [(2, 3, True)] * 4
+    waited = [run for run in metrics.draft.runs if run.name == "propose"]
+    assert len(waited) == (passes if per_pass == 1 else passes // 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(("source", "there"), [("bonus", 1), ("runner-ups", 3), ("masks", 3)])
+def test_mirror_follows_so_many_outcomes_and_from_these_sources(
+    source: Source, there: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = counting()
+    followed: list[Hypothesis] = []
+    with working(TableDrafter(target, right, per_pass=3), target) as worker:
+        monkeypatch.setattr(worker, "look_ahead", lambda _chain, these, _n: followed.extend(these))
+        strategy = Mirror(worker, num_draft_tokens=2, num_hypotheses=count, sources=[source])
+        write(target, strategy, max_new_tokens=4)
+    assert len(followed) == min(count, there)
+    assert {each.source for each in followed} == {source}
+
+
+def test_a_draft_that_follows_nothing_drafts_as_in_plain_speculation() -> None:
+    for redraft in (True, False):
+        target = counting()
+        with working(TableDrafter(target, right, per_pass=3), target) as worker:
+            strategy = Mirror(worker, num_draft_tokens=2, num_hypotheses=0, redraft=redraft)
+            written = write(target, strategy, max_new_tokens=9)
+        assert written.tokens == (1, 2, 3, 4, 5, 6, 7, 0, 1)
+        # Without a new draft after a miss every second round is bare.
+        bare = [(), (), (3, 4), (), (7, 0)]
+        assert target.proposals == ([(), (2, 3), (5, 6), (0,)] if redraft else bare)
+        assert not written.metrics.hits
+        assert not written.metrics.misses
+
+
+@pytest.mark.parametrize(
+    ("plan", "per_pass", "proposals"),
+    [
+        # Bare at first; then that round's rollout is there, and so on.
+        (right, 3, [(), (), (3, 4), (6, 7), (1, 2)]),
+        # Every proposal breaks, so every second round is bare; what masks say then is there.
+        (wrong, 3, [(), (), (5, 7), (), (7, 1)]),
+        # With a token a pass the wrong guess at the open place is all there is: a new draft.
+        (wrong, 1, [(), (), (2, 2), (), (4, 4)]),
+    ],
+)
+def test_on_a_miss_the_target_may_go_on_alone_once(
+    plan: Plan, per_pass: int, proposals: list[tuple[int, ...]]
+) -> None:
+    target = counting()
+    drafter = TableDrafter(target, plan, per_pass=per_pass)
+    with working(drafter, target) as worker, asked(worker) as calls:
+        target.meanwhile = Abreast(worker)
+        steps = itertools.count()
+        write(
+            target,
+            mirror(worker, num_draft_tokens=2, redraft=False),
+            max_new_tokens=60,
+            cancelled=lambda: next(steps) == len(proposals),
+        )
+    assert target.proposals == proposals
+    assert calls == [(2, 3, not before) for before in [(0,), *proposals[1:-1]]]
 
 
 def test_speculative_asks_every_round_and_guesses_nothing() -> None:
     target = counting()
     with working(TableDrafter(target, second), target) as worker, asked(worker) as counts:
         written = write(target, Speculative(worker, num_draft_tokens=2), max_new_tokens=5)
-        assert worker.work.passes >= 2 + 2 + 2
+        waited = [run for run in worker.work.runs if run.name == "propose"]
+        assert len(waited) == 2 + 2 + 1
     assert written.tokens == (1, 2, 3, 4, 5)
     assert target.proposals == [(), (3, 5), (2, 2), (5,), ()]
-    assert counts == [2, 2, 1]
+    assert counts == [(2,), (2,), (1,)]
     assert not written.metrics.hits
     assert not written.metrics.misses
 
@@ -111,9 +183,9 @@ def test_speculative_asks_every_round_and_guesses_nothing() -> None:
     [(1, [0]), (2, [0, 0]), (3, [0, 1]), (6, [0, 4]), (7, [0, 4, 0]), (8, [0, 4, 1]),
      (11, [0, 4, 4]), (12, [0, 4, 4, 0])],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", [Speculative, Mirror])
+@BOTH
 def test_a_proposal_is_cut_to_the_room_that_is_left(
-    kind: type[Speculative], budget: int, widths: Sequence[int]
+    kind: Kind, budget: int, widths: Sequence[int]
 ) -> None:
     target = counting()
     with working(TableDrafter(target, right), target) as worker:
@@ -125,8 +197,8 @@ def test_a_proposal_is_cut_to_the_room_that_is_left(
     assert written.metrics.tokens_discarded == 0
 
 
-@pytest.mark.parametrize("kind", [Speculative, Mirror])
-def test_nothing_of_one_text_is_proposed_in_the_next(kind: type[Speculative]) -> None:
+@BOTH
+def test_nothing_of_one_text_is_proposed_in_the_next(kind: Kind) -> None:
     target = counting()
     with working(TableDrafter(target, right), target) as worker:
         target.meanwhile = Abreast(worker)
@@ -149,9 +221,9 @@ class SlowReader(TableDrafter):
         return self.may.wait(5.0) and super().catch_up(context)
 
 
-@pytest.mark.parametrize("kind", [Speculative, Mirror])
+@BOTH
 def test_the_answer_does_not_wait_for_a_draft_that_reads_a_long_prompt(
-    kind: type[Speculative],
+    kind: Kind,
 ) -> None:
     target = counting(context=128)
     drafter = SlowReader(target, right)
@@ -170,10 +242,8 @@ def test_the_answer_does_not_wait_for_a_draft_that_reads_a_long_prompt(
         assert worker.error is None
     assert written.tokens == (0, 1, 2, 3, 4, 5, 6, 7, 0, 1)
     assert target.proposals == [(), (), (), (), (4, 5), (7, 0)]
-    # Guesses count from the round in which there may have been some.
-    assert written.metrics.hits.total() + written.metrics.misses.total() == (
-        2 if kind is Mirror else 0
-    )
+    # Counted from the round in which the draft may have looked ahead to the last but one.
+    assert written.metrics.rounds_followed == (1 if kind is mirror else 0)
 
 
 class SlowlyReading(TableDrafter):
@@ -201,8 +271,8 @@ def test_in_turn_the_draft_reads_when_the_target_has_and_is_waited_for() -> None
     assert all(target.proposals[1:])  # so there is no round without a guess
 
 
-@pytest.mark.parametrize("kind", [Speculative, Mirror])
-def test_once_dropped_the_draft_is_neither_asked_nor_counted(kind: type[Speculative]) -> None:
+@BOTH
+def test_once_dropped_the_draft_is_neither_asked_nor_counted(kind: Kind) -> None:
     def fail() -> Guess:
         raise ValueError("gone")
 
@@ -214,39 +284,14 @@ def test_once_dropped_the_draft_is_neither_asked_nor_counted(kind: type[Speculat
     assert written.tokens == (1, 2, 3, 4, 5, 6)
     assert target.proposals == [(), (3, 5), (), (), (), ()]
     assert len(counts) <= 2
-    assert written.metrics.misses.total() <= 1
+    assert written.metrics.rounds_followed <= 1
 
 
 def test_a_dead_worker_is_no_error_to_begin_with() -> None:
     target = counting()
     with working(TableDrafter(target, right), target) as worker:
         worker._drop(DraftError("It was dropped."))
-        for kind in (Speculative, Mirror):
+        for kind in (Speculative, mirror):
             assert write(target, kind(worker, num_draft_tokens=2), max_new_tokens=3).tokens == (
                 1, 2, 3,
             )  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", [Speculative, Mirror])
-@pytest.mark.parametrize(("per_pass", "head"), [(1, [1, 3]), (3, None), (3, [0, 1, 3]), (8, None)])
-def test_a_draft_of_several_tokens_a_pass_changes_no_text(
-    kind: type[Speculative], per_pass: int, head: list[int] | None
-) -> None:
-    target = TableTarget()
-    tokens = None if head is None else np.array(head)
-    session = TableSession(target, 30, head=tokens)
-    drafter = model_drafter(session, tokens_per_pass=per_pass, head_tokens=tokens)
-    accepted = 0
-    with working(drafter, target) as worker:
-        for temperature, width in itertools.product((0.0, 0.8), range(1, 8)):
-            sampling = Sampling(temperature=temperature, repetition_penalty=1.1, seed=width)
-            strategies: list[Strategy] = [Autoregressive(), kind(worker, num_draft_tokens=width)]
-            plain, drafted = (
-                write(target, strategy, (0, 3, 1), sampling, max_new_tokens=40)
-                for strategy in strategies
-            )
-            assert drafted.tokens == plain.tokens
-            accepted += drafted.metrics.draft_tokens_accepted
-        assert worker.error is None
-    assert accepted > 0
-    assert max(map(len, session.fed)) == 30, "it steps aside where its own context is full"

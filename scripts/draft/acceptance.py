@@ -6,7 +6,7 @@ always read the prompt by the first round, as it has beside a target that takes 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.draft_model import load_drafter, tokens_per_pass
-from runtime.drafter import Drafter, Guess, LookupDrafter
+from runtime.drafter import Drafter, LookupDrafter, Rollout, Start
 from runtime.engine import decode
 from runtime.errors import DraftError
 from runtime.manifest import Manifest
@@ -66,10 +66,12 @@ class OwnNoise:
         """As the drafter itself."""
         return self._drafter.catch_up(context)
 
-    def draft(self, context: Tokens, count: int, sampling: Sampling) -> Iterator[Sequence[Guess]]:
+    def draft(
+        self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
+    ) -> Sequence[Rollout]:
         """As the drafter itself with another seed."""
         other = replace(sampling, seed=sampling.seed + OTHER_SEED)
-        return self._drafter.draft(context, count, other)
+        return self._drafter.draft(text, starts, count, other)
 
     def stop(self) -> None:
         """As the drafter itself."""

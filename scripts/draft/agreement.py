@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.draft_model import open_draft, tokens_per_pass
-from runtime.drafter import ModelDrafter
+from runtime.drafter import ModelDrafter, Start
 from runtime.manifest import Manifest
 from runtime.sampling import Sampling
 from runtime.text import Text
@@ -88,8 +88,12 @@ def guesses_right(drafter: ModelDrafter, text: Written) -> Right:
 
 
 def _guessed(drafter: ModelDrafter, context: Tokens) -> Tokens:
-    passes = drafter.draft(context, PLACES, Sampling())
-    return np.array([guess.token for found in passes for guess in found], np.int64)
+    found: list[int] = []
+    while len(found) < PLACES:
+        start = Start(len(context), tuple(found))
+        [rollout] = drafter.draft(context, [start], PLACES - len(found), Sampling())
+        found += [guess.token for guess in rollout()]
+    return np.array(found, np.int64)
 
 
 def next_shares(found: NDArray[np.int64], width: int) -> dict[str, Any]:
