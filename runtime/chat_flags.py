@@ -131,7 +131,7 @@ def add_look_ahead(group: argparse._ArgumentGroup) -> None:
     """What the draft does while the target verifies."""
     group.add_argument(
         "--num-hypotheses",
-        type=integer(),
+        type=integer(least=0),
         metavar="B",
         help="outcomes of a round that the draft follows in mirror, all in one pass where it gives "
         "several tokens in one (default: 8)",

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from runtime.drafter import Guess
 
-Source = Literal["bonus", "runner-ups", "masks", "exit"]
+Source = Literal["bonus", "runner-ups", "masks"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 USUAL_SOURCES: tuple[Source, ...] = ("bonus", "runner-ups")
 
@@ -21,8 +21,8 @@ USUAL_SOURCES: tuple[Source, ...] = ("bonus", "runner-ups")
 class Hypothesis:
     """That the first `accepted` tokens of a chain stand and `final_token` follows; None: any does.
 
-    source: the draft's next word after the whole chain, a runner-up of one of its guesses, mask
-    tokens alone, or the target's early exit.
+    source: the draft's next word after the whole chain, a runner-up of one of its guesses, or mask
+    tokens alone.
     """
 
     accepted: int

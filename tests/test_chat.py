@@ -128,7 +128,8 @@ def test_stats_print_settings_and_metrics_on_stderr() -> None:
 def test_every_setting_reaches_open_session() -> None:
     session = FakeSession()
     flags = "-m m -md d --precision fp32 --strategy speculative --num-draft-tokens 8"
-    flags += " --draft-tokens-per-pass 5"
+    flags += " --draft-tokens-per-pass 5 --num-hypotheses 7 --hypothesis-sources masks,bonus"
+    flags += " --after-miss verify"
     flags += " -e openvino --draft-execution-provider CPU"
     flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c --verify"
     flags += " --emulate gpu-cpu --time-scale 1.5"
@@ -145,6 +146,9 @@ def test_every_setting_reaches_open_session() -> None:
         "strategy": "speculative",
         "num_draft_tokens": 8,
         "draft_tokens_per_pass": 5,
+        "num_hypotheses": 7,
+        "hypothesis_sources": ("masks", "bonus"),
+        "after_miss": "verify",
         "context_length": 99,
         "threads": 1,
         "draft_threads": 2,

@@ -20,6 +20,9 @@ def test_every_long_flag_may_be_spelled_with_underscores() -> None:
     values = {
         "--num-draft-tokens": "8",
         "--draft-tokens-per-pass": "3",
+        "--num-hypotheses": "12",
+        "--hypothesis-sources": "masks,bonus",
+        "--after-miss": "verify",
         "--repetition-penalty": "1.1",
         "--max-new-tokens": "3",
         "--context-length": "99",
@@ -92,6 +95,8 @@ def test_strategy_by_draft(flags: str, strategy: str) -> None:
         ("--draft lookup --draft-tokens-per-pass 2", "--draft-tokens-per-pass is for"),
         ("--draft-tokens-per-pass 0", "0 is not a whole number, 1 or more"),
         ("--strategy auto", "--strategy"),
+        ("--num-hypotheses -1", "-1 is not a whole number, 0 or more"),
+        ("--after-miss wait", "--after-miss"),
         ("--num-draft-tokens 0", "0 is not a whole number, 1 or more"),
         ("--num-draft-tokens 2.5", "'2.5' is not a whole number, 1 or more"),
         ("--max-new-tokens -1", "-1 is not a whole number, 0 or more"),

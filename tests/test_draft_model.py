@@ -215,7 +215,7 @@ def by_numpy(
     for row in reference.logits(model, [*context, *masks])[len(context) - 1 :][:count]:
         full = np.full(model.geometry.vocabulary, -np.inf, np.float32)
         full[model.head_tokens] = row
-        token, *others = rank(full, context, sampling, 2)
+        token, *others = rank(full, context, sampling, 9)
         guesses.append(Guess(token, tuple(others)))
         context.append(token)
     return guesses

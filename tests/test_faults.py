@@ -240,7 +240,7 @@ def test_the_text_never_shows_what_happens_to_the_drafts(
     assert after[1] - before[1] < 2_000  # a draft takes 54, and more than a hundred were dropped
     faults.met["drafts"] = drafts.made
     assert drafts.made > 100
-    assert faults.met["tokens proposed"] > faults.met["rounds"]
+    assert faults.met["tokens proposed"] > faults.met["rounds"] / 2
     assert all(faults.met[fault] for fault in FAULTS)
     record_testsuite_property(f"draft faults, {kind}, temperature {temperature}", dict(faults.met))
 

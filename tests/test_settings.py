@@ -79,6 +79,11 @@ def test_a_draft_model_is_needed_where_it_was_asked_for(
     assert settle(**ASKED | asked).needs_draft == needed
 
 
+def test_sources_of_hypotheses_are_kept_once_and_in_their_order() -> None:
+    asked = ["masks", "bonus", "masks"]
+    assert settle(**ASKED | {"hypothesis_sources": asked}).hypothesis_sources == ("bonus", "masks")
+
+
 @pytest.mark.parametrize("name", ["CPU", "cpu", "CPUExecutionProvider"])
 def test_a_provider_may_be_spelled_in_onnxruntimes_way(name: str) -> None:
     assert settle(**ASKED | {"execution_provider": name}).provider == "CPU"
@@ -105,6 +110,12 @@ def test_a_provider_may_be_spelled_in_onnxruntimes_way(name: str) -> None:
         ({"draft_tokens_per_pass": 2.0}, UsageError, "draft_tokens_per_pass must be"),
         ({"num_draft_tokens": 0}, UsageError, "num_draft_tokens must be a whole number, 1 to 32"),
         ({"num_draft_tokens": 33}, UsageError, "num_draft_tokens"),
+        ({"num_hypotheses": -1}, UsageError, "num_hypotheses must be a whole number, 0 to 64"),
+        ({"num_hypotheses": 65}, UsageError, "num_hypotheses"),
+        ({"hypothesis_sources": ["exit"]}, UsageError, "'exit' is not one of bonus, runner-ups, m"),
+        ({"hypothesis_sources": "bonus"}, UsageError, "hypothesis_sources"),
+        ({"hypothesis_sources": [7]}, UsageError, "source of hypotheses 7 is not one of"),
+        ({"after_miss": "wait"}, UsageError, "after_miss 'wait' is not one of redraft, verify"),
         ({"threads": 0}, UsageError, "threads must be a whole number"),
         ({"draft_threads": True}, UsageError, "draft_threads must be a whole number"),
         ({"context_length": 2.5}, UsageError, "context_length must be a whole number"),
