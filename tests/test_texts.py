@@ -127,7 +127,7 @@ def test_the_text_is_the_targets_own(case: Case) -> None:
         assert worker.error is None
 
 
-@pytest.mark.parametrize("context", [6, 11, 30])
+@pytest.mark.parametrize("context", [8, 11, 30])
 def test_the_text_is_the_targets_own_up_to_the_end_of_every_context(context: int) -> None:
     """Of the target's, and of a draft whose own context is shorter."""
     for case in CASES[::5]:
