@@ -81,7 +81,7 @@ class Stage:
 
     tokens: float
     seconds: float
-    hit: float
+    hit: float = 0.0
 
 
 def together(
@@ -149,6 +149,12 @@ def draft_s(costs: Costs, rows: Sequence[int]) -> float:
     return sum(map(costs.draft, rows))
 
 
+def drafting_s(costs: Costs, num_draft_tokens: int) -> float:
+    """Seconds that a proposal is waited for."""
+    rows = drafting_rows(num_draft_tokens, costs.tokens_per_pass)
+    return draft_s(costs, rows) + costs.handing_over_s if rows else 0.0
+
+
 def autoregressive_s(costs: Costs) -> float:
     """Seconds of a round of the pending token alone."""
     return costs.target(1) + costs.overhead_s
@@ -161,11 +167,7 @@ def lookup_s(costs: Costs, nodes: int) -> float:
 
 def speculative_s(costs: Costs, num_draft_tokens: int, *, siblings: int = 0) -> float:
     """Seconds of a round that drafts, then verifies."""
-    seconds = lookup_s(costs, num_draft_tokens + siblings)
-    if num_draft_tokens:
-        rows = drafting_rows(num_draft_tokens, costs.tokens_per_pass)
-        seconds += draft_s(costs, rows) + costs.handing_over_s
-    return seconds
+    return drafting_s(costs, num_draft_tokens) + lookup_s(costs, num_draft_tokens + siblings)
 
 
 def hit_s(
@@ -201,9 +203,8 @@ def redraft_s(
     late_passes: int = 0,
 ) -> float:
     """Seconds of the round after a miss that drafts a proposal first and then is like a hit's."""
-    alone = draft_s(costs, drafting_rows(num_draft_tokens, costs.tokens_per_pass))
     hit = hit_s(costs, num_draft_tokens, num_hypotheses, siblings=siblings, late_passes=late_passes)
-    return alone + costs.handing_over_s + hit
+    return drafting_s(costs, num_draft_tokens) + hit
 
 
 def bare_s(costs: Costs, num_draft_tokens: int) -> float:

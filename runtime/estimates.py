@@ -1,17 +1,12 @@
-"""What the text so far says: how often guesses stand, where they break, and what calls really take.
+"""What the text so far says: how often guesses stand, where they break, what stands instead.
 
-Cautious until something is seen, and forgetful: texts change, and devices grow hot.
+Cautious until something is seen, and forgetful, as texts change.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-
-import numpy as np
-from numpy.typing import NDArray
-
-from runtime.costs import Curve
 
 MOST_PLACES = 16  # of a proposal that are told apart
 LONGEST_MATCH = 8  # of a copied text; longer ones count as this
@@ -25,9 +20,6 @@ FIRST_PLACE, LATER_PLACES = 0.55, 0.45
 FIRST_RUNNER_UP, LATER_RUNNER_UPS = 0.25, 0.12
 COPIED = (0.2, 0.4, 0.55, 0.7)  # behind a match of 1, 2, 3, 4 tokens and more
 HITS_WEIGHT = 8.0  # rounds with hits and misses that the model of ranks is worth
-
-FOLLOWING = 0.1  # what a new observation weighs in the course of a device
-LARGEST_STEP = 0.5  # in logarithms; a pause of the machine is no course
 
 
 @dataclass(slots=True)
@@ -78,6 +70,8 @@ class Guessed:
 
     def with_siblings(self, siblings: int) -> tuple[float, "Guessed"]:
         """The chance that one of so many leaves stands, and what is left for hypotheses."""
+        if not siblings:
+            return 0.0, self
         taken = set(islice((at for at, is_leaf in enumerate(self.leaves) if is_leaf), siblings))
         left = [at for at in range(len(self.chances)) if at not in taken]
         return sum(self.chances[at] for at in taken), Guessed(
@@ -181,45 +175,3 @@ class Estimates:
     def _fade(self, kept: float) -> None:
         for share in (*self.places, *self.copied, *self.ranks, *self.hits.values()):
             share.fade(kept)
-
-
-class Course:
-    """How long calls really take, as a multiple of a curve: by their width, and as the device goes.
-
-    A width's first calls tell how far the curve is off there; later ones how the device as a whole
-    has changed since.
-    """
-
-    def __init__(self) -> None:
-        self._common = 0.0  # logarithms of ratios
-        self._own: dict[int, float] = {}
-        self._seen: dict[int, int] = {}
-
-    def learn(self, rows: int, ratio: float) -> None:
-        """Calls of `rows` rows took `ratio` (above 0) times what the curve says."""
-        found = math.log(ratio)
-        if not self._seen:
-            self._common = found
-            self._own[rows], self._seen[rows] = 0.0, 1
-            return
-        seen = self._seen.get(rows, 0)
-        before = float(self._own_at([rows])[0])
-        step = min(LARGEST_STEP, max(-LARGEST_STEP, found - self._common - before))
-        self._own[rows] = before + step / (1.5 + seen * seen / 2)
-        self._common += step * FOLLOWING * seen / (1 + seen)
-        self._seen[rows] = seen + 1
-
-    def follow(self, curve: Curve) -> Curve:
-        """The curve as calls are now."""
-        if not self._seen:
-            return curve
-        rows = sorted({*curve.rows, *self._own})
-        ratios = np.exp(self._common + self._own_at(rows))
-        return Curve(
-            tuple(rows),
-            tuple(curve(each) * ratio for each, ratio in zip(rows, ratios.tolist(), strict=True)),
-        )
-
-    def _own_at(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        known = sorted(self._own)
-        return np.interp(rows, known, [self._own[each] for each in known])

@@ -1,19 +1,16 @@
 """Estimates: exact with a few observations, right in the limit, quick when things change."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from runtime.costs import Curve
 from runtime.estimates import (
     COPIED,
     FIRST_PLACE,
     HALF_LIFE,
     HALF_LIFE_UNSEEN,
     LONGEST_MATCH,
-    Course,
     Estimates,
     Guessed,
     Share,
@@ -151,49 +148,3 @@ def test_what_is_not_looked_at_fades_and_a_new_text_halves() -> None:
     assert estimates.places[0].seen == pytest.approx(seen / 2)
     estimates.begin()
     assert estimates.places[0].seen == pytest.approx(seen / 4)
-
-
-CURVE = Curve((1, 4, 8), (1.0, 1.3, 2.0))
-
-
-def test_a_course_without_calls_is_the_curve_and_one_call_sets_the_scale() -> None:
-    course = Course()
-    assert course.follow(CURVE) is CURVE
-    course.learn(4, 10.0)
-    assert course.follow(CURVE).seconds == pytest.approx((10, 13, 20))
-
-
-def test_a_wrong_shape_is_learned_without_taking_it_for_a_change_of_the_device() -> None:
-    course = Course()
-    for _ in range(10):
-        course.learn(1, 1.0)
-    for _ in range(30):
-        course.learn(8, 0.6)
-    now = course.follow(CURVE)
-    assert now(8) == pytest.approx(2.0 * 0.6, rel=0.05)
-    assert now(1) == pytest.approx(1.0, rel=0.2)
-    for _ in range(10):
-        course.learn(1, 1.0)
-    assert course.follow(CURVE)(1) == pytest.approx(1.0, rel=0.05)
-
-
-def test_a_device_that_slows_down_slows_every_width() -> None:
-    course = Course()
-    for _ in range(20):
-        course.learn(1, 1.0)
-        course.learn(8, 1.0)
-    seconds = [course.follow(CURVE)(4)]
-    for _ in range(60):
-        course.learn(8, 2.0)
-        seconds.append(course.follow(CURVE)(4))
-    assert all(later >= earlier for earlier, later in pairwise(seconds))
-    assert seconds[-1] == pytest.approx(2.6, rel=0.1)
-    assert course.follow(CURVE)(8) == pytest.approx(4.0, rel=0.02)
-
-
-def test_one_pause_of_the_machine_changes_little() -> None:
-    course = Course()
-    for _ in range(30):
-        course.learn(1, 1.0)
-    course.learn(1, 1000.0)
-    assert course.follow(CURVE)(1) < 1.1

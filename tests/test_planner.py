@@ -1,0 +1,158 @@
+"""The planner's choices, one at a time; in whole worlds: test_planner_worlds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from runtime.costs import Costs, Curve
+from runtime.planner import FIRST_ALONE, NOTHING, Choice, Planner, Round, Source
+
+# A target that verifies nearly for nothing and a draft of its own that is as fast again.
+CHEAP = Costs(Curve((1, 9), (1.0, 1.08)), Curve((1, 100), (0.4, 0.5)), 5, 1.05, 1.05)
+# A draft that takes as long as the target.
+DEAR = Costs(Curve((1, 9), (1.0, 2.6)), Curve((1, 100), (1.0, 8.0)), 1, 2.0, 2.0)
+
+
+def alone(seconds: float = 1.0) -> Round:
+    return Round(NOTHING, seconds, seconds)
+
+
+def warmed_up(
+    costs: Costs, *, sources: Sequence[Source] = ("lookup", "model"), siblings: Sequence[int] = (0,)
+) -> Planner:
+    """A planner after the rounds that begin a session."""
+    planner = Planner(costs, sources=sources, siblings=siblings)
+    for _ in range(FIRST_ALONE):
+        assert planner.choose(100, 0) == NOTHING
+        planner.learn(alone())
+    return planner
+
+
+def agreeing(planner: Planner, *, rounds: int = 40, place: int = 5, rank: int = 1) -> Planner:
+    """It has seen that the model is right at four places, and what comes instead at the next."""
+    for _ in range(rounds):
+        planner.estimates.learn_model(proposed=place, accepted=place - 1, rank=rank)
+        planner.estimates.learn_model(proposed=place, accepted=place, rank=0)
+    return planner
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind"),
+    [
+        (Choice("none"), "autoregressive"),
+        (Choice("lookup", 3), "lookup"),
+        (Choice("model", 3), "speculative"),
+        (Choice("model", 3, 4), "mirror"),
+        (Choice("none", 3, 4), "mirror"),
+    ],
+)
+def test_kinds(choice: Choice, kind: str) -> None:
+    assert choice.kind == kind
+
+
+def test_what_a_round_settled() -> None:
+    assert alone().settled == 1
+    assert Round(Choice("model", 4), 1, 1, nodes=4, proposed=4, accepted=3).settled == 4
+    assert Round(Choice("model", 4), 1, 1, nodes=6, proposed=4, accepted=3, leaf=True).settled == 5
+
+
+def test_nothing_is_proposed_where_there_is_no_room() -> None:
+    planner = agreeing(warmed_up(CHEAP))
+    assert planner.choose(0, 8) == NOTHING
+    assert planner.choose(1, 0).num_draft_tokens == 1
+
+
+def test_a_good_draft_beside_the_target_is_mirrored() -> None:
+    planner = agreeing(warmed_up(CHEAP))
+    choice = planner.choose(100, 0)
+    assert choice.kind == "mirror"
+    assert choice.num_hypotheses > 1
+    after_hit = planner.choose(100, 0, rollout=4)
+    assert (after_hit.source, after_hit.num_draft_tokens) == ("model", 4)
+    assert after_hit.kind == "mirror"
+
+
+def test_a_draft_as_slow_as_the_target_is_left_alone() -> None:
+    assert warmed_up(DEAR).choose(100, 0) == NOTHING
+    # Even if it is always right, it must be waited for: two seconds for two tokens.
+    assert agreeing(warmed_up(DEAR)).choose(100, 0).kind != "speculative"
+
+
+def test_a_rollout_at_hand_is_not_thrown_away_even_if_the_draft_is_to_rest() -> None:
+    planner = agreeing(warmed_up(DEAR))
+    assert planner.choose(100, 0, rollout=3).source == "model"
+
+
+def test_a_long_match_is_copied_and_a_short_one_is_not() -> None:
+    planner = warmed_up(DEAR)
+    for _ in range(20):
+        planner.learn_lookup(8, 4, 4)
+        planner.learn_lookup(1, 4, 0)
+    assert planner.choose(100, 8).kind == "lookup"
+    assert planner.choose(100, 8).num_draft_tokens > 2
+    assert planner.choose(100, 1) == NOTHING
+    assert planner.choose(100, 0) == NOTHING
+
+
+def test_only_given_sources_propose() -> None:
+    sources: list[tuple[Source, ...]] = [(), ("lookup",)]
+    for each in sources:
+        assert agreeing(warmed_up(CHEAP, sources=each)).choose(100, 0) == NOTHING
+    only = agreeing(warmed_up(CHEAP, sources=("model",)))
+    for _ in range(40):
+        only.learn_lookup(8, 8, 8)
+    assert only.choose(100, 8).source == "model"
+
+
+def test_leaves_where_rows_are_cheap_and_the_first_runner_up_is_often_right() -> None:
+    serial = Costs(CHEAP.target, Curve((1,), (1.5,)), 5, 3.0, 3.0)
+    planner = agreeing(warmed_up(serial, siblings=(0, 2)), place=2)
+    for _ in range(40):
+        planner.estimates.learn_model(proposed=2, accepted=0, rank=1)
+    planner.begin()
+    assert planner.choose(100, 0).siblings == 2
+
+
+def test_trials_lose_no_more_than_they_may() -> None:
+    """A draft is always wrong, and a round of it takes three times as long as one without."""
+    planner = warmed_up(Costs(DEAR.target, Curve((1,), (0.5,)), 5, 2.0, 2.0), sources=("model",))
+    seconds, lost, trials = float(FIRST_ALONE), 0.0, 0
+    for _ in range(3000):
+        choice = planner.choose(100, 0)
+        told = alone()
+        if choice != NOTHING:
+            proposed = choice.num_draft_tokens if choice.source == "model" else 0
+            told = Round(choice, 3.0, 1.5, proposed, proposed, rank=9, draft_s=1.5)
+            told = (
+                replace(told, ahead=(6,), hit=False)
+                if choice.num_hypotheses
+                else replace(told, drafted=(6,))
+            )
+            lost += told.seconds - 1
+            trials += 1
+        seconds += told.seconds
+        planner.learn(told)
+    assert trials > 5
+    assert lost <= 0.01 * seconds + 8 + 2
+    assert f"{trials} of them to try" in planner.explain()
+
+
+def test_only_proportions_of_costs_count() -> None:
+    """A calibration in other units is found out by the first rounds."""
+    planner = Planner(CHEAP, sources=("model",))
+    for _ in range(FIRST_ALONE):
+        planner.choose(100, 0)
+        planner.learn(alone(0.06))
+    assert agreeing(planner).choose(100, 0).kind == "mirror"
+    assert f"autoregressive {1 / 0.06:.1f}" in planner.explain()
+
+
+def test_explanations() -> None:
+    assert Planner(CHEAP).explain() == "Nothing was planned yet."
+    planner = agreeing(warmed_up(CHEAP))
+    planner.choose(100, 0)
+    text = planner.explain()
+    assert text.startswith(f"Rounds: autoregressive {FIRST_ALONE}; 0 of them to try")
+    assert "mirror (" in text
+    assert "hypotheses) " in text
