@@ -5,6 +5,7 @@ ahead it was guessed, not on who decodes it how, so that ways are compared on th
 are worked out here anew: no formula of the runtime's is used.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -47,27 +48,28 @@ class Text:
         rng = np.random.default_rng([seed, number])
         size = TOKENS + 2 * LONGEST
         agreement = np.resize(np.array(world.agreement(number), float), LONGEST + 1)
-        self.right = rng.random(size)[:, None] < agreement
-        self.rank = 1 + np.searchsorted(np.cumsum(world.ranks), rng.random(size))
-        self.match = np.zeros(size + 1, int)
-        self.copied = np.zeros(size, bool)
+        self.right = (rng.random(size)[:, None] < agreement).tolist()
+        self.rank = (1 + np.searchsorted(np.cumsum(world.ranks), rng.random(size))).tolist()
+        self.match = [0] * (size + 1)
+        self.copied = [False] * size
         chances = world.copying(number)
-        luck = rng.random((2, size))
+        luck = rng.random((2, size)).tolist()
         for place in range(size):
             length = self.match[place]
             chance = chances[min(max(length - 1, 0), len(chances) - 1)]
-            self.copied[place] = luck[0, place] < chance
+            self.copied[place] = luck[0][place] < chance
             # A lone token has stood somewhere before more often than not.
-            self.match[place + 1] = length + 1 if self.copied[place] else luck[1, place] < 0.7
+            self.match[place + 1] = length + 1 if self.copied[place] else int(luck[1][place] < 0.7)
 
     def stands(self, source: str, place: int, count: int) -> int:
         """How many of the `count` tokens that a source guesses from a place on are right."""
         for at in range(count):
-            if not (self.copied[place + at] if source == "lookup" else self.right[place + at, at]):
+            if not (self.copied[place + at] if source == "lookup" else self.right[place + at][at]):
                 return at
         return count
 
 
+@functools.cache
 def hypotheses(length: int, count: int) -> set[tuple[int, int]]:
     """What a simple draft works on: (place, rank), places less likely the further they are."""
     ranks = range(1, RUNNER_UPS + 1)
@@ -94,7 +96,7 @@ class Decoder:
 
     @property
     def match(self) -> int:
-        return int(self.text.match[self.place])
+        return self.text.match[self.place]
 
     def round(self, choice: Choice) -> Round:
         """Have one round and say what it was."""
@@ -108,8 +110,8 @@ class Decoder:
         broke = self.place + accepted
         rank = None
         if choice.source == "model" and (accepted < count or choice.num_hypotheses):
-            whole = accepted == count and text.right[broke, accepted]
-            rank = 0 if whole else int(text.rank[broke])
+            whole = accepted == count and text.right[broke][accepted]
+            rank = 0 if whole else text.rank[broke]
         hit = None
         ahead: tuple[int, ...] = ()
         self.rollout = 0
@@ -119,8 +121,8 @@ class Decoder:
             self.rollout = (choice.num_draft_tokens or count) if hit else 0
         elif choice.num_hypotheses:  # a bare token, and the draft guesses it and what follows
             ahead = self._in_passes(choice.num_draft_tokens + 1)
-            hit = bool(text.right[broke, 0])
-            rank = 0 if hit else int(text.rank[broke])
+            hit = text.right[broke][0]
+            rank = 0 if hit else text.rank[broke]
             self.rollout = choice.num_draft_tokens if hit else 0
         target_s, draft_s, seconds = self._times(count + 1, drafted, ahead)
         self.place += accepted + 1

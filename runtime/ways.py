@@ -1,0 +1,222 @@
+"""The ways in which a text can go on: what a round of each takes, gives and promises."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from runtime.costs import (
+    Stage,
+    autoregressive_s,
+    bare_s,
+    drafting_s,
+    expected_tokens,
+    hit_s,
+    lookup_s,
+    speculative_s,
+    tokens_per_second,
+)
+from runtime.estimates import Estimates
+from runtime.following import Following
+
+Source = Literal["none", "lookup", "model"]
+Kind = Literal["autoregressive", "lookup", "speculative", "mirror"]
+Shape = tuple[int, ...]  # of a mirror: hypotheses, length, leaves
+
+KINDS: Mapping[Source, Kind] = {
+    "none": "autoregressive",
+    "lookup": "lookup",
+    "model": "speculative",
+}
+BARE = 0  # hypotheses of a mirror's round without a proposal: the draft's first choice is its one
+HYPOTHESES = (1, 2, 4, 8, 16)
+HOPE = 1.0  # standard deviations that may be hoped for
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the next round is to be.
+
+    source: who proposes; "none": only the pending token is verified. num_draft_tokens: the length
+    of a proposal, and of what the draft makes meanwhile. num_hypotheses: 0 lets the draft rest
+    while the target verifies. siblings: runner-ups put beside the trunk as leaves.
+    """
+
+    source: Source
+    num_draft_tokens: int = 0
+    num_hypotheses: int = 0
+    siblings: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        """The way of decoding that the round is part of; a mirror's may verify a bare token."""
+        if self.num_hypotheses:
+            return "mirror"
+        return KINDS[self.source]
+
+
+NOTHING = Choice("none")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round was; times in seconds.
+
+    proposed, accepted: of the trunk; nodes: with the leaves. leaf: one of them stood as well.
+    rank: see `Estimates.learn_model`; where a leaf stood, its own. hit: whether the outcome was
+    among the hypotheses; None without any. match_length: of the text behind which lookup copied.
+    drafted, ahead: rows of the draft's passes before the target's run, and beside it. draft_s: of
+    them all.
+    """
+
+    choice: Choice
+    seconds: float
+    target_s: float
+    nodes: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    leaf: bool = False
+    rank: int | None = None
+    hit: bool | None = None
+    match_length: int = 0
+    draft_s: float = 0.0
+    drafted: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
+
+    @property
+    def settled(self) -> int:
+        """Tokens that it committed."""
+        return self.accepted + self.leaf + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A way to go on: what a round of it takes and gives, and what it promises in the long run.
+
+    choice, stage: of a round whose proposal must be made first; with a rollout at hand those are
+    `after_hit` and `hit`. speed: tokens a second; hopeful: what it may be at best.
+    """
+
+    choice: Choice
+    stage: Stage
+    speed: float
+    hopeful: float
+    after_hit: Choice | None = None
+    hit: Stage | None = None
+
+
+class Ways:
+    """Weighs the ways by the costs and estimates of now, which others keep up to date."""
+
+    def __init__(
+        self,
+        costs: Following,
+        estimates: Estimates,
+        *,
+        sources: Sequence[Source],
+        most_draft_tokens: int,
+        hypotheses: Sequence[int],
+        siblings: Sequence[int],
+    ) -> None:
+        """The settings are the planner's."""
+        self._costs, self._estimates = costs, estimates
+        self._sources = sources
+        self._lengths = range(1, most_draft_tokens + 1)
+        self._hypotheses, self._siblings = hypotheses, siblings
+        self._shape: Shape = (hypotheses[len(hypotheses) // 2], self._lengths[-1], siblings[0])
+
+    def everywhere(self) -> list[Plan]:
+        """The best plan of each kind that does not depend on the place in the text."""
+        plans = [self._plan(NOTHING, autoregressive_s(self._costs.alone), 1.0, 1.0)]
+        return [*plans, self._speculative(), self._mirror()] if "model" in self._sources else plans
+
+    def copying(self, match_length: int) -> list[Plan]:
+        """The best length to copy, where there is something to copy."""
+        if match_length < 1 or "lookup" not in self._sources:
+            return []
+        most = self._lengths[-1]
+        mean = self._estimates.lookup(match_length, most)
+        hope = self._estimates.lookup(match_length, most, HOPE)
+        plans = [
+            self._plan(
+                Choice("lookup", length),
+                lookup_s(self._costs.alone, length),
+                expected_tokens(mean[:length]),
+                expected_tokens(hope[:length]),
+            )
+            for length in self._lengths
+        ]
+        return [max(plans, key=lambda plan: plan.speed)]
+
+    def given(self, rollout: int) -> Plan:
+        """To verify what the draft has made and let it rest."""
+        tokens = expected_tokens(self._estimates.model(rollout)[:rollout])
+        return self._plan(
+            Choice("model", rollout), lookup_s(self._costs.alone, rollout), tokens, tokens
+        )
+
+    def _plan(self, choice: Choice, seconds: float, tokens: float, hopeful: float) -> Plan:
+        """A way whose rounds are all alike."""
+        seconds *= self._costs.ratio(choice.kind)
+        return Plan(choice, Stage(tokens, seconds), tokens / seconds, hopeful / seconds)
+
+    def _speculative(self) -> Plan:
+        """The best length and leaves of a draft that rests while the target verifies."""
+        plans = []
+        for length in self._lengths:
+            mean, hope = self._estimates.model(length), self._estimates.model(length, HOPE)
+            guessed = self._estimates.guessed(mean)
+            for siblings in self._siblings:
+                gain, _ = guessed.with_siblings(siblings)
+                plans.append(
+                    self._plan(
+                        Choice("model", length, 0, siblings),
+                        speculative_s(self._costs.alone, length, siblings=siblings),
+                        expected_tokens(mean[:length]) + gain,
+                        expected_tokens(hope[:length]) + gain,
+                    )
+                )
+        return max(plans, key=lambda plan: plan.speed)
+
+    def _mirror(self) -> Plan:
+        """The best length, leaves, number of hypotheses and answer to a miss.
+
+        Of these three one is varied after the other, beginning at what was best the last time.
+        """
+        best = self._mirrored(self._shape)
+        for place, values in enumerate((self._hypotheses, self._lengths, self._siblings)):
+            for value in values:
+                if value != self._shape[place]:
+                    shape = (*self._shape[:place], value, *self._shape[place + 1 :])
+                    best = max(best, self._mirrored(shape), key=lambda plan: plan.speed)
+            self._shape = _shape_of(best)
+        most = (self._hypotheses[-1], self._lengths[-1], self._siblings[0])
+        hopeful = max(self._mirrored(shape, HOPE).speed for shape in (self._shape, most))
+        return replace(best, hopeful=hopeful)
+
+    def _mirrored(self, shape: Shape, deviations: float = 0.0) -> Plan:
+        """A mirror of one shape with the better answer to a miss; acceptance: `deviations` above.
+
+        On a miss it drafts anew and verifies, or verifies the bare token while the draft does.
+        """
+        ratio = self._costs.ratio("mirror")
+        alone, beside = self._costs.alone, self._costs.beside
+        count, length, siblings = shape
+        acceptance = self._estimates.model(length, deviations)
+        gain, left = self._estimates.guessed(acceptance).with_siblings(siblings)
+        rates = left.hit_rates()
+        rate = self._estimates.hit_rate(count, rates[min(count, len(rates) - 1)])
+        tokens = expected_tokens(acceptance[:length]) + gain
+        hit = Stage(tokens, ratio * hit_s(beside, length, count, siblings=siblings), rate)
+        again = Stage(tokens, hit.seconds + ratio * drafting_s(alone, length), rate)
+        first = self._estimates.hit_rate(BARE, acceptance[0])
+        bare = Stage(1.0, ratio * bare_s(beside, length), first)
+        choice = Choice("model", length, count, siblings)
+        misses = ((again, choice), (bare, Choice("none", length, count)))
+        speeds = [tokens_per_second(hit, miss) for miss, _ in misses]
+        miss, on_miss = misses[speeds[1] > speeds[0]]
+        return Plan(on_miss, miss, max(speeds), max(speeds), choice, hit)
+
+
+def _shape_of(plan: Plan) -> Shape:
+    choice = plan.after_hit or plan.choice
+    return (choice.num_hypotheses, choice.num_draft_tokens, choice.siblings)
