@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from runtime.manifest import Manifest
 from runtime.metrics import Metrics
 from runtime.models import Models
 from runtime.sampling import Sampling
-from runtime.settings import check_strategy, settle
+from runtime.settings import check_draft_tokens, check_strategy, settle
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.stream import TextStream
 from runtime.strict_json import read_object
@@ -151,6 +152,19 @@ class Session:
         self._end_answer()
         self._models.prepare(name)
         self._strategy = self._make_strategy(name)
+
+    @property
+    def num_draft_tokens(self) -> int | None:
+        """How long a guess was asked to be; None leaves it to draft and strategy. Can be set."""
+        return self._models.settings.num_draft_tokens
+
+    @num_draft_tokens.setter
+    def num_draft_tokens(self, count: int | None) -> None:
+        check_draft_tokens(count)
+        self._end_answer()
+        models = self._models
+        models.settings = replace(models.settings, num_draft_tokens=count)
+        self._strategy = self._make_strategy(self.strategy)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Session(Protocol):
     """What the bench needs of a session that runtime.open_session opens."""
 
     strategy: str
+    num_draft_tokens: int | None
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -72,19 +73,21 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A strategy and who drafts for it."""
+    """A strategy, who drafts for it, and how many tokens; None: as many as are usual."""
 
     strategy: str
     draft: str
+    num_draft_tokens: int | None = None
 
     def __str__(self) -> str:
         """As the command line spells it."""
-        return self.strategy if self.draft == "none" else f"{self.strategy}:{self.draft}"
+        count = "" if self.num_draft_tokens is None else f":{self.num_draft_tokens}"
+        return self.strategy if self.draft == "none" else f"{self.strategy}:{self.draft}{count}"
 
     @property
     def session(self) -> str:
         """The name of its session: ways share one where it need not load anything for another."""
-        return str(self) if self.draft == "model" else self.draft
+        return f"{self.strategy}:{self.draft}" if self.draft == "model" else self.draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class Contest:
         """
         self.ways = tuple(ways)
         self._sessions = sessions
+        self._usual = {name: session.num_draft_tokens for name, session in sessions.items()}
         self._trace = trace
         self.settings = {way: dict(self._ready(way).settings) for way in ways}
 
@@ -190,6 +194,9 @@ class Contest:
         session = self._sessions[way.session]
         if session.strategy != way.strategy:
             session.strategy = way.strategy
+        count = way.num_draft_tokens or self._usual[way.session]
+        if session.num_draft_tokens != count:
+            session.num_draft_tokens = count
         return session
 
 

@@ -81,8 +81,7 @@ def settle(
     if strategy is None:
         strategy = "autoregressive" if kind == "none" else "mirror"
     check_strategy(strategy, kind)
-    if num_draft_tokens is not None:
-        whole("num_draft_tokens", num_draft_tokens, least=1, most=MOST_DRAFT_TOKENS)
+    check_draft_tokens(num_draft_tokens)
     if num_hypotheses is not None:
         whole("num_hypotheses", num_hypotheses, least=0, most=MOST_HYPOTHESES)
     _one_of("after_miss", after_miss, AFTER_MISS)
@@ -123,6 +122,12 @@ def settle(
         draft_provider=providers.find("draft", drafter),
         draft_time_limit_s=draft_time_limit_s,
     )
+
+
+def check_draft_tokens(count: int | None) -> None:
+    """Refuse a length of a guess that is none; UsageError."""
+    if count is not None:
+        whole("num_draft_tokens", count, least=1, most=MOST_DRAFT_TOKENS)
 
 
 def check_strategy(name: str, draft: str) -> None:
