@@ -41,6 +41,7 @@ def open_session(
     strategy: str | None = None,
     num_draft_tokens: int | None = None,
     draft_tokens_per_pass: int | None = None,
+    num_siblings: int = 0,
     num_hypotheses: int | None = None,
     hypothesis_sources: Sequence[str] | None = None,
     after_miss: str = "redraft",
@@ -64,8 +65,9 @@ def open_session(
     draft: by default the draft model, left out where the bundle has none or memory is short.
     strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
     one less than a draft model gives in a pass of several, as that is the guess after them.
-    draft_tokens_per_pass: as many as the draft model was trained for. num_hypotheses: how many
-    outcomes of a round the draft follows in mirror; 8. hypothesis_sources: some of bonus,
+    draft_tokens_per_pass: as many as the draft model was trained for. num_siblings: so many of the
+    draft's second choices are verified beside its first, as leaves of a tree. num_hypotheses: how
+    many outcomes of a round the draft follows in mirror; 8. hypothesis_sources: some of bonus,
     runner-ups and masks; the first two. after_miss: redraft, or verify the pending token alone.
     context_length: tokens, at most the model's own. threads, draft_threads: by default the cores
     are shared out. verify: hash also the files that are unchanged since they were last hashed.
@@ -84,6 +86,7 @@ def open_session(
         strategy=strategy,
         num_draft_tokens=num_draft_tokens,
         draft_tokens_per_pass=draft_tokens_per_pass,
+        num_siblings=num_siblings,
         num_hypotheses=num_hypotheses,
         hypothesis_sources=hypothesis_sources,
         after_miss=after_miss,
@@ -180,6 +183,7 @@ class Session:
             "draft_left_out": models.draft_left_out,
             "num_draft_tokens": models.num_draft_tokens,
             "draft_tokens_per_pass": models.draft_tokens_per_pass,
+            "num_siblings": models.settings.num_siblings,
             "num_hypotheses": models.num_hypotheses,
             "hypothesis_sources": list(models.settings.hypothesis_sources),
             "after_miss": models.settings.after_miss,
@@ -276,11 +280,17 @@ class Session:
                 worker,
                 num_draft_tokens=count,
                 num_hypotheses=self._models.num_hypotheses,
+                num_siblings=settings.num_siblings,
                 sources=settings.hypothesis_sources,
                 redraft=settings.after_miss == "redraft",
             )
-        in_turn = self._models.layout.sharing == "in turn"
-        return Speculative(worker, num_draft_tokens=count, in_turn=in_turn)
+        return Speculative(
+            worker,
+            num_draft_tokens=count,
+            num_siblings=self._models.settings.num_siblings,
+            in_turn=self._models.layout.sharing == "in turn",
+            one_pass=self._models.one_pass,
+        )
 
     def _write(
         self,
@@ -335,6 +345,7 @@ class Session:
             {"target": self._providers["target"]} if alone else self._providers,
             prompt_tokens=len(tokens),
             near_tie_bound=self._models.exactness.largest_difference,
+            tree_bound=self._models.tree_bound,
             emulated=devices.profile.name if devices else None,
             clock=devices.timing if devices else time.perf_counter,
         )

@@ -130,6 +130,14 @@ def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
 def add_look_ahead(group: argparse._ArgumentGroup) -> None:
     """What the draft does while the target verifies."""
     group.add_argument(
+        "--num-siblings",
+        type=integer(),
+        default=0,
+        metavar="N",
+        help="second choices of the draft that are verified beside its first, as leaves of a tree "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
         "--num-hypotheses",
         type=integer(least=0),
         metavar="B",

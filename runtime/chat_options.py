@@ -19,6 +19,7 @@ OPEN_SETTINGS = (
     "precision",
     "num_draft_tokens",
     "draft_tokens_per_pass",
+    "num_siblings",
     "num_hypotheses",
     "hypothesis_sources",
     "after_miss",
@@ -55,6 +56,7 @@ class Options:
     strategy: str
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
+    num_siblings: int
     num_hypotheses: int | None
     hypothesis_sources: tuple[str, ...] | None
     after_miss: str

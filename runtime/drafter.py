@@ -199,29 +199,31 @@ class LookupDrafter:
         self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
     ) -> Sequence[Rollout]:
         """Copy `count` tokens; where the text that is copied from ends, it goes round."""
-        found = [self.copied(start.after(text), count) for start in starts]
+        found = [self.copied(start.after(text), count)[1] for start in starts]
         return [guesses.copy for guesses in found]
 
-    def copied(self, context: Tokens, count: int) -> list[Guess]:
-        """The guesses after one text."""
-        places = self._matches(context)
+    def copied(self, context: Tokens, count: int) -> tuple[int, list[Guess]]:
+        """How many tokens at the text's end stood before, and the guesses of what follows them."""
+        matched, places = self._matches(context)
         if not places.size or count < 1:
-            return []
+            return 0, []
         others = tuple(dict.fromkeys(int(token) for token in context[places[::-1]]))
         first, *rest = np.resize(context[places[-1] :], count).tolist()
-        return [Guess(first, others[1 : 1 + self._runner_ups]), *map(Guess, rest)]
+        return matched, [Guess(first, others[1 : 1 + self._runner_ups]), *map(Guess, rest)]
 
     def stop(self) -> None:
         """No pass takes long."""
 
-    def _matches(self, context: Tokens) -> Tokens:
-        """The places that follow an earlier occurrence of the longest known n-gram, ascending."""
-        for size in range(min(self._longest, len(context) - 1), self._shortest - 1, -1):
-            windows = np.lib.stride_tricks.sliding_window_view(context[:-1], size)
-            places = np.flatnonzero((windows == context[-size:]).all(axis=1)) + size
-            if places.size:
-                return places
-        return np.empty(0, np.int64)
+    def _matches(self, context: Tokens) -> tuple[int, Tokens]:
+        """The longest n-gram of the end that occurred earlier: its size, and the places behind."""
+        size, found = 0, np.arange(1, len(context))
+        for longer in range(1, min(self._longest, len(context) - 1) + 1):
+            places = found[found >= longer]
+            places = places[context[places - longer] == context[-longer]]
+            if not places.size:
+                break
+            size, found = longer, places
+        return (size, found) if size >= self._shortest else (0, found[:0])
 
 
 class LookupFirst:
@@ -234,9 +236,9 @@ class LookupFirst:
 
     source = "model"
 
-    def __init__(self, model: Drafter, *, most: int | None = None) -> None:
-        """Ask `model` where there is nothing to copy, for `most` tokens at most."""
-        self._model, self._lookup, self._most = model, LookupDrafter(shortest=2), most
+    def __init__(self, model: Drafter) -> None:
+        """Ask `model` where there is nothing to copy."""
+        self._model, self._lookup = model, LookupDrafter(shortest=2)
 
     def catch_up(self, context: Tokens) -> bool:
         """The model's work."""
@@ -246,11 +248,10 @@ class LookupFirst:
         self, text: Tokens, starts: Sequence[Start], count: int, sampling: Sampling
     ) -> Sequence[Rollout]:
         """What followed elsewhere, or the model's guesses."""
-        copied = {start: self._lookup.copied(start.after(text), count) for start in starts}
+        copied = {start: self._lookup.copied(start.after(text), count)[1] for start in starts}
         rest = [start for start in starts if not copied[start]]
-        asked = count if self._most is None else min(count, self._most)
         own = (
-            dict(zip(rest, self._model.draft(text, rest, asked, sampling), strict=True))
+            dict(zip(rest, self._model.draft(text, rest, count, sampling), strict=True))
             if rest
             else {}
         )

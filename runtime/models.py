@@ -1,6 +1,6 @@
 """What a session has loaded: target, draft and lanes, each when it is first needed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.fused import FusedSession
 from runtime.layout import Layout, Sharing, lay_out
-from runtime.manifest import Graph, Manifest
+from runtime.manifest import Graph, Manifest, Precision
 from runtime.probe import exactness
 from runtime.session import GraphSession, unpaced
 from runtime.settings import MOST_DRAFT_TOKENS, Settings
@@ -24,6 +24,8 @@ from runtime.worker import DraftWorker
 
 USUAL_DRAFT_TOKENS = 4
 USUAL_HYPOTHESES = 8
+# The least, in logits: measured were twice 7e-5 and 0.05 at most, see docs/exactness.md.
+TREE_BOUNDS: Mapping[Precision, float] = {"fp32": 1e-3, "int8": 0.15, "fp16": 0.15, "int4": 0.15}
 
 
 class Models:
@@ -82,6 +84,11 @@ class Models:
             folder=probes,
             say=say,
         )
+        if settings.num_siblings and self.exactness.kind != "bitwise":
+            raise UsageError(
+                "Trees need a target whose logits do not depend on how many rows are computed "
+                "together, and here they do: leave num_siblings out."
+            )
         self.prepare(strategy)
 
     @property
@@ -109,6 +116,18 @@ class Models:
         """How many outcomes of a round are followed at most."""
         asked = self.settings.num_hypotheses
         return USUAL_HYPOTHESES if asked is None else asked
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether a guess is as long as a pass of the draft gives, as nobody asked for more."""
+        several = (self.draft_tokens_per_pass or 1) > 1
+        return self.lookup_first and several and not self.settings.num_draft_tokens
+
+    @property
+    def tree_bound(self) -> float:
+        """How much a row off a tree's trunk may lead by and still not be sure: see exactness.md."""
+        bound = 4 * self._graph.parity.tree_difference
+        return max(bound, TREE_BOUNDS[self._graph.precision])
 
     def prepare(self, strategy: str) -> None:
         """Load what a strategy needs and does not find loaded."""
@@ -285,15 +304,11 @@ class Models:
             sharing=self.layout.sharing,
             pace=Pacer(self.devices, "draft") if self.devices else unpaced,
         )
-        if not self.lookup_first:
-            return load
-        # One pass, where it gives several tokens and nobody said how many there should be.
-        most = None if self.settings.num_draft_tokens else self.draft_tokens_per_pass
-        return partial(_lookup_first, load, most=None if most == 1 else most)
+        return partial(_lookup_first, load) if self.lookup_first else load
 
 
-def _lookup_first(load: Callable[[], Drafter], *, most: int | None) -> LookupFirst:
-    return LookupFirst(load(), most=most)
+def _lookup_first(load: Callable[[], Drafter]) -> LookupFirst:
+    return LookupFirst(load())
 
 
 def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:

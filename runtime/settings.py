@@ -13,6 +13,7 @@ PRECISIONS = ("int8", "fp32", "fp16", "int4")
 DRAFTS = ("model", "lookup", "none")
 STRATEGIES = ("mirror", "speculative", "autoregressive")
 MOST_DRAFT_TOKENS = 32
+MOST_SIBLINGS = 32
 MOST_HYPOTHESES = 64
 AFTER_MISS = ("redraft", "verify")
 
@@ -31,6 +32,7 @@ class Settings:
     strategy: str
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
+    num_siblings: int
     num_hypotheses: int | None
     hypothesis_sources: tuple[Source, ...]
     after_miss: str
@@ -50,6 +52,7 @@ def settle(
     strategy: str | None,
     num_draft_tokens: int | None,
     draft_tokens_per_pass: int | None,
+    num_siblings: int,
     num_hypotheses: int | None,
     hypothesis_sources: Sequence[str] | None,
     after_miss: str,
@@ -82,6 +85,7 @@ def settle(
         strategy = "autoregressive" if kind == "none" else "mirror"
     check_strategy(strategy, kind)
     check_draft_tokens(num_draft_tokens)
+    whole("num_siblings", num_siblings, least=0, most=MOST_SIBLINGS)
     if num_hypotheses is not None:
         whole("num_hypotheses", num_hypotheses, least=0, most=MOST_HYPOTHESES)
     _one_of("after_miss", after_miss, AFTER_MISS)
@@ -112,6 +116,7 @@ def settle(
         strategy=strategy,
         num_draft_tokens=num_draft_tokens,
         draft_tokens_per_pass=draft_tokens_per_pass,
+        num_siblings=num_siblings,
         num_hypotheses=num_hypotheses,
         hypothesis_sources=_sources(hypothesis_sources),
         after_miss=after_miss,

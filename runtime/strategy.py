@@ -14,8 +14,9 @@ from runtime.drafter import Guess
 from runtime.hypotheses import USUAL_SOURCES, Fan, Hypothesis, Source
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling
+from runtime.trees import with_siblings
 from runtime.verify import Outcome, Proposal
-from runtime.worker import DraftWorker
+from runtime.worker import Draft, DraftWorker
 
 NOTHING = Proposal.chain(())
 
@@ -63,15 +64,25 @@ class Speculative:
     name = "speculative"
 
     def __init__(
-        self, worker: DraftWorker, *, num_draft_tokens: int, in_turn: bool = False
+        self,
+        worker: DraftWorker,
+        *,
+        num_draft_tokens: int,
+        num_siblings: int = 0,
+        in_turn: bool = False,
+        one_pass: bool = False,
     ) -> None:
         """Propose `num_draft_tokens` tokens a round from `worker`.
 
-        in_turn: draft and target need the same cores, so the draft reads a prompt when the target
-        has, and is waited for; else it reads beside the target, which goes on without it meanwhile.
+        num_siblings: so many runner-ups stand beside them, as leaves of a tree. one_pass: fewer
+        tokens where a pass of the draft gives fewer. in_turn: draft and target need the same cores,
+        so the draft reads a prompt when the target has, and is waited for; else it reads beside the
+        target, which goes on without it meanwhile.
         """
         self._worker = worker
         self._num_draft_tokens = num_draft_tokens
+        self._num_siblings = num_siblings
+        self._one_pass = one_pass
         self._in_turn = in_turn
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
@@ -90,8 +101,9 @@ class Speculative:
             return self._ask(count) if is_there else NOTHING
 
     def _ask(self, count: int) -> Proposal:
-        """What the draft proposes, at most `count` tokens."""
-        return Proposal.chain([guess.token for guess in self._worker.propose(count).guesses])
+        """What the draft proposes, at most `count` tokens deep."""
+        draft = self._worker.propose(1 if self._one_pass else count, count)
+        return with_siblings(draft.guesses, self._num_siblings)
 
     def verifying(self, proposal: Proposal) -> None:
         """The draft rests."""
@@ -124,6 +136,7 @@ class Mirror(Speculative):
         *,
         num_draft_tokens: int,
         num_hypotheses: int,
+        num_siblings: int = 0,
         sources: Collection[Source] = USUAL_SOURCES,
         redraft: bool = True,
     ) -> None:
@@ -132,7 +145,7 @@ class Mirror(Speculative):
         sources: where hypotheses come from. redraft: on a miss wait for a new draft; else verify
         the pending token alone while the draft works on what follows any token, once in a row.
         """
-        super().__init__(worker, num_draft_tokens=num_draft_tokens)
+        super().__init__(worker, num_draft_tokens=num_draft_tokens, num_siblings=num_siblings)
         self._num_hypotheses = num_hypotheses
         self._sources = sources
         self._redraft = redraft
@@ -153,20 +166,25 @@ class Mirror(Speculative):
     def _ask(self, count: int) -> Proposal:
         redraft = self._redraft or self._was_bare
         draft = self._worker.propose(count, count + 1, redraft=redraft)
+        self._foreseen(draft)
+        self._guesses = draft.guesses
+        return with_siblings(draft.guesses[:count], self._num_siblings)
+
+    def _foreseen(self, draft: Draft) -> None:
+        """Count whether the outcome was among the hypotheses, where there were any."""
         if self._followed:
             hit = None if draft.hypothesis is None else draft.hypothesis.source
             self._metrics.foreseen({each.source for each in self._followed}, hit)
-        self._guesses = draft.guesses
-        return Proposal.chain([guess.token for guess in draft.guesses[:count]])
 
     def verifying(self, proposal: Proposal) -> None:
         """Have the draft follow the likeliest outcomes."""
-        self._followed, self._was_bare = (), not len(proposal)
+        chain = proposal.tokens[: proposal.trunk]
+        self._followed, self._was_bare = (), not chain
         if self._num_hypotheses and self._worker.ready():
             self._followed = self._fan.hypotheses(
-                self._guesses, len(proposal), self._num_hypotheses, sources=self._sources
+                self._guesses, len(chain), self._num_hypotheses, sources=self._sources
             )
-            self._worker.look_ahead(proposal.tokens, self._followed, self._num_draft_tokens)
+            self._worker.look_ahead(chain, self._followed, self._num_draft_tokens)
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
         """Learn how proposals break, and tell the draft what was committed."""

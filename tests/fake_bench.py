@@ -86,6 +86,7 @@ class FakeSession:
     script: dict[tuple[str, int], list[int] | BaseException] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
     samplings: set[tuple[Sampling, int, tuple[str, ...]]] = field(default_factory=set)
+    num_draft_tokens: int | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -107,7 +108,7 @@ class FakeSession:
         max_new_tokens: int,
         stop: Sequence[str],
     ) -> FakeAnswer:
-        way = str(Way(self.strategy, self.draft))
+        way = str(Way(self.strategy, self.draft, self.num_draft_tokens))
         if isinstance(prompt, str):
             assert prompt == CLEARING_TEXT
             self.journal.append((way, prompt))

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,9 +49,13 @@ def test_defaults_are_all_strategies_on_some_of_the_packages_prompts() -> None:
             "speculative:model,speculative:lookup",
             [("speculative", "model"), ("speculative", "lookup")],
         ),
+        (
+            "speculative:8,mirror:lookup:1,mirror:lookup",
+            [("speculative", "model", 8), ("mirror", "lookup", 1), ("mirror", "lookup")],
+        ),
     ],
 )
-def test_strategies(file: Path, text: str, ways: list[tuple[str, str]]) -> None:
+def test_strategies(file: Path, text: str, ways: list[tuple[Any, ...]]) -> None:
     options = parse(["--prompts", str(file), "--strategies", text])
     assert options.ways == tuple(Way(*way) for way in ways)
 
@@ -97,6 +102,8 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
     [
         ("--strategies mirror:none", "'mirror:none' is no strategy; there are autoregressive,spec"),
         ("--strategies autoregressive:model", "is no strategy"),
+        ("--strategies autoregressive:4", "is no strategy"),
+        ("--strategies mirror:model:0", "is no strategy"),
         ("--strategies auto", "'auto' is no strategy"),
         ("--strategies mirror,", "'' is no strategy"),
         ("--strategies mirror,mirror:model", "mirror:model stands twice"),

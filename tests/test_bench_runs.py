@@ -82,3 +82,13 @@ def test_warm_ups_are_counted_conversations_and_no_laps() -> None:
     del journal[:]
     field.warm_up(ALONE, Plan([ONE], SAMPLING, 8, warm_up=0))
     assert journal == []
+
+
+def test_lengths_of_a_guess_share_a_session_and_the_usual_one_comes_back() -> None:
+    ways = (Way("speculative", "model"), Way("speculative", "model", 8), Way("mirror", "model", 2))
+    field, journal, sessions = contest(ways)
+    list(field.laps(Plan([ONE], SAMPLING, 8, repeats=2)))
+    assert len(sessions) == 2
+    asked = [way for way, what in journal if isinstance(what, list)]
+    assert asked == [*map(str, ways), *map(str, (*ways[1:], ways[0]))]
+    assert [str(way) for way in ways[1:]] == ["speculative:model:8", "mirror:model:2"]

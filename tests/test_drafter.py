@@ -165,22 +165,20 @@ def test_logits_of_too_few_rows_or_columns_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count", "most", "given", "fed"),
+    ("text", "count", "given", "fed"),
     [
-        ([0, 1, 2, 0, 1], 4, None, 4, 0),  # a pair stood before: all is copied
-        ([0, 1, 2, 0, 1], 4, 2, 4, 0),
-        ([0, 1, 2, 3, 1], 4, None, 3, 1),  # one token did: the model, what a pass gives
-        ([0, 1, 2, 3, 1], 4, 2, 2, 1),
-        ([0, 1, 2, 3, 1], 1, 2, 1, 1),
-        ([0, 1], 2, 3, 2, 1),
-        ([0, 1, 2, 0, 1], 0, None, 0, 0),
+        ([0, 1, 2, 0, 1], 4, 4, 0),  # a pair stood before: all is copied
+        ([0, 1, 2, 3, 1], 4, 3, 1),  # one token did: the model, what a pass gives
+        ([0, 1, 2, 3, 1], 1, 1, 1),
+        ([0, 1], 2, 2, 1),
+        ([0, 1, 2, 0, 1], 0, 0, 0),
     ],
 )
 def test_a_model_is_asked_where_there_is_nothing_to_copy(
-    text: list[int], count: int, most: int | None, given: int, fed: int
+    text: list[int], count: int, given: int, fed: int
 ) -> None:
     session = TableSession(TableTarget(vocabulary=4), 64)
-    drafter = LookupFirst(model_drafter(session, tokens_per_pass=3), most=most)
+    drafter = LookupFirst(model_drafter(session, tokens_per_pass=3))
     found = drafted(drafter, text, count)
     assert len(found) == given
     assert len(session.fed) == fed

@@ -173,7 +173,7 @@ def test_speculative_asks_every_round_and_guesses_nothing() -> None:
         assert len(waited) == 2 + 2 + 1
     assert written.tokens == (1, 2, 3, 4, 5)
     assert target.proposals == [(), (3, 5), (2, 2), (5,), ()]
-    assert counts == [(2,), (2,), (1,)]
+    assert counts == [(2, 2), (2, 2), (1, 1)]
     assert not written.metrics.hits
     assert not written.metrics.misses
 
@@ -295,3 +295,29 @@ def test_a_dead_worker_is_no_error_to_begin_with() -> None:
             assert write(target, kind(worker, num_draft_tokens=2), max_new_tokens=3).tokens == (
                 1, 2, 3,
             )  # fmt: skip
+
+
+def test_a_guess_may_be_as_long_as_a_pass_gives() -> None:
+    for one_pass, proposal in ((False, (2, 3, 4, 5)), (True, (2, 3, 4))):
+        target = counting()
+        with working(TableDrafter(target, right, per_pass=3), target) as worker:
+            strategy = Speculative(worker, num_draft_tokens=4, one_pass=one_pass)
+            write(target, strategy, max_new_tokens=12)
+        assert target.proposals[1] == proposal
+
+
+@pytest.mark.parametrize("kind", [Speculative, Mirror])
+@pytest.mark.parametrize("siblings", [1, 2, 3])
+def test_runner_ups_are_verified_beside_the_first_choices(
+    kind: type[Speculative], siblings: int
+) -> None:
+    """Where the draft is always second best, each round settles two tokens instead of one."""
+    target = counting()
+    alone = write(target, Autoregressive(), max_new_tokens=12)
+    settings: dict[str, Any] = {"num_hypotheses": 4} if kind is Mirror else {}
+    with working(TableDrafter(target, second), target) as worker:
+        strategy = kind(worker, num_draft_tokens=2, num_siblings=siblings, **settings)
+        written = write(target, strategy, max_new_tokens=12)
+        assert worker.error is None
+    assert written.tokens == alone.tokens
+    assert written.metrics.to_dict()["mean_acceptance_length"] == pytest.approx(2.0, abs=0.2)
