@@ -2,15 +2,19 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from export import reference
+from export import draft_file, gguf_file, reference
+from export.__main__ import main
+from runtime.manifest import Manifest
 from scripts.draft.texts import Written
-from scripts.early_exit import shares
-from scripts.early_exit.rounds import Rounds, head_of, ranks_without, rounds_of
+from scripts.early_exit import cost, likeliest, shares
+from scripts.early_exit.rounds import Rounds, head_of, measure, ranks_without, rounds_of
 from scripts.early_exit.shares import hit_shares
+from tests.drafts import tiny_draft
 from tests.graphs import TEXT, tiny_model
 
 HEAD = np.array([2, 3, 5, 8])
@@ -113,3 +117,72 @@ def test_an_exit_after_all_layers_is_the_model(
     (names, rows), (hits, _) = shares.tables(found, "qa")
     assert names[0] == hits[0] == "after layers"
     assert [cells[0] for cells in rows] == ["1", "1, lens", "2"]
+
+
+def test_every_way_to_call_is_timed(
+    tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost, "LENGTH", 20)
+    command = ["gguf", str(tiny_gguf), "--out", str(tmp_path / "b"), "--early-exit-layer", "1"]
+    assert main([*command, "--graphs", "target/fused-int8", "--draft", "none"]) == 0
+    said: list[str] = []
+    manifest = Manifest.load(tmp_path / "b")
+    found = cost.measure(manifest, threads=[1], repeats=2, say=said.append)
+    assert [(of["threads"], of["rows"]) for of in found] == [(1, rows) for rows in cost.ROWS]
+    assert all(value > 0 for of in found for value in of.values())
+    names, rows = cost.table(found)
+    assert [len(cells) for cells in rows] == [len(names)] * len(cost.ROWS)
+    assert len(said) == len(cost.ROWS)
+
+
+DRAFT = [{5: 0.6, 6: 0.3}, {7: 0.5, 8: 0.4}, {9: 0.7, 1: 0.2}]
+EXIT = [{6: 0.8, 5: 0.1}, {8: 0.9, 3: 0.1}, {2: 0.5, 9: 0.4}]
+
+
+def test_hypotheses_come_by_how_likely_they_are() -> None:
+    # 5 and 7 are drafted: by the draft 6 comes first, then what follows both.
+    assert likeliest.hypotheses(DRAFT, [5, 7]) == [
+        (0, 6),  # 0.3
+        (1, 8),  # 0.6 * 0.4
+        (2, 9),  # 0.6 * 0.5 * 0.7
+        (2, 1),
+    ]
+    # The exit does not name 7 after 5: what follows both is next to impossible.
+    assert likeliest.hypotheses(EXIT, [5, 7]) == [(0, 6), (1, 8), (1, 3), (2, 2), (2, 9)]
+
+
+def test_both_sources_count_alike() -> None:
+    draft, exits, mean = likeliest.ways(likeliest.Expected([5, 7], DRAFT, EXIT))
+    assert (draft, exits) == (DRAFT, EXIT)
+    assert mean[0] == pytest.approx({5: 0.35, 6: 0.55})
+    assert mean[1] == pytest.approx({7: 0.25, 8: 0.65, 3: 0.05})
+
+
+def test_outcomes_are_looked_for_among_the_hypotheses_of_real_graphs(
+    tiny_gguf: Path, tmp_path: Path
+) -> None:
+    draft, target = tmp_path / "draft.safetensors", gguf_file.read(tiny_gguf).model
+    layers = range(target.geometry.layers)
+    draft_file.save(draft, tiny_draft(target, layers, heads=200), target, layers)
+    command = ["gguf", str(tiny_gguf), "--out", str(tmp_path / "b"), "--draft", str(draft)]
+    graphs = "target/fused-int8,draft/fused-int8"
+    assert main([*command, "--graphs", graphs, "--early-exit-layer", "1"]) == 0
+    manifest = Manifest.load(tmp_path / "b")
+    vocabulary = target.geometry.vocabulary
+    tokens = TEXT[:20].tolist()
+    for _ in range(12):
+        tokens.append(int(reference.logits(target, tokens)[-1].argmax()))
+    settings: dict[str, Any] = {"vocabulary": vocabulary, "threads": 1, "say": lambda _line: None}
+    texts = [written(tokens, 20)]
+    _, ended = measure(manifest, texts, **settings)
+    found = likeliest.measure(manifest, texts, ended, **settings)
+    assert list(found) == list(likeliest.NAMES)
+    for of in found.values():
+        shares_of = list(of["qa"].values())
+        assert shares_of == sorted(shares_of), "more hypotheses hit no less"
+        assert of["qa"] == of["overall"]
+    # A place's own runner-ups are among the 16 likeliest where the round ended at the first place.
+    at_once = (ended[0].accepted == 0) & (ended[0].ranks == 0)
+    assert found["draft"]["qa"]["16"] >= at_once.mean()
+    names, rows = likeliest.table(found, "qa")
+    assert [len(cells) for cells in rows] == [len(names)] * 3

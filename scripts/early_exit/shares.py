@@ -61,10 +61,9 @@ def measure(
                     read = _ranks(model, rows, wanted, ended, text.start, head, vocabulary)
                     found.append((text.kind, read))
         say(f"exits: {min(start + TOGETHER, len(texts))} of {len(texts)} texts")
-    lengths = [(text.kind, ended.accepted) for text, ended in zip(texts, rounds, strict=True)]
     return {
         "head_tokens": len(head),
-        "rounds": by_kind(lengths, _lengths),
+        "rounds": lengths(texts, rounds),
         "exits": [
             {
                 "layer": layer,
@@ -120,11 +119,15 @@ def _by_kind(
     return by_kind([(kind, part(read)) for kind, read in found], tops)
 
 
-def _lengths(found: list[Numbers]) -> dict[str, Any]:
-    """How many rounds, and what share of them accepted 0, 1, … tokens."""
-    joined = np.concatenate(found)
-    counts = np.bincount(joined)
-    return {"rounds": len(joined), "accepted": (counts / len(joined)).tolist()}
+def lengths(texts: Sequence[Written], rounds: Sequence[Rounds]) -> Mapping[str, dict[str, Any]]:
+    """By kind how many rounds there were, and what share of them accepted 0, 1, … tokens."""
+
+    def pooled(found: list[Numbers]) -> dict[str, Any]:
+        joined = np.concatenate(found)
+        return {"rounds": len(joined), "accepted": (np.bincount(joined) / len(joined)).tolist()}
+
+    accepted = [(text.kind, ended.accepted) for text, ended in zip(texts, rounds, strict=True)]
+    return by_kind(accepted, pooled)
 
 
 def _hits(
