@@ -202,9 +202,12 @@ def redraft_s(
     siblings: int = 0,
     late_passes: int = 0,
 ) -> float:
-    """Seconds of the round after a miss that drafts a proposal first and then is like a hit's."""
+    """Seconds of the round after a miss that drafts a proposal first and then is like a hit's.
+
+    It also drafts the guess that comes after the proposal, the likeliest of the hypotheses.
+    """
     hit = hit_s(costs, num_draft_tokens, num_hypotheses, siblings=siblings, late_passes=late_passes)
-    return drafting_s(costs, num_draft_tokens) + hit
+    return drafting_s(costs, num_draft_tokens + 1) + hit
 
 
 def bare_s(costs: Costs, num_draft_tokens: int) -> float:

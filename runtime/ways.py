@@ -207,7 +207,7 @@ class Ways:
         rate = self._estimates.hit_rate(count, rates[min(count, len(rates) - 1)])
         tokens = expected_tokens(acceptance[:length]) + gain
         hit = Stage(tokens, ratio * hit_s(beside, length, count, siblings=siblings), rate)
-        again = Stage(tokens, hit.seconds + ratio * drafting_s(alone, length), rate)
+        again = Stage(tokens, hit.seconds + ratio * drafting_s(alone, length + 1), rate)
         first = self._estimates.hit_rate(BARE, acceptance[0])
         bare = Stage(1.0, ratio * bare_s(beside, length), first)
         choice = Choice("model", length, count, siblings)

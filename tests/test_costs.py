@@ -144,8 +144,8 @@ def test_rounds_of_a_mirror() -> None:
     costs = Costs(TARGET, DRAFT, 3, overhead_s=0.5, handing_over_s=0.25)
     # γ = 2, B = 4: 3 rows of the target, 16; one pass of 15 rows of the draft, 2.4, hidden.
     assert hit_s(costs, 2, 4) == pytest.approx(16.75)
-    # One pass of three rows first, 1.2, and its handing over.
-    assert redraft_s(costs, 2, 4) == pytest.approx(16.75 + 1.2 + 0.25)
+    # One pass of four rows first, 1.3, and its handing over.
+    assert redraft_s(costs, 2, 4) == pytest.approx(16.75 + 1.3 + 0.25)
     assert bare_s(costs, 2) == pytest.approx(10.75)
     slow = Costs(TARGET, Curve((1,), (30.0,)), 3)
     assert (hit_s(slow, 2, 4), redraft_s(slow, 2, 4), bare_s(slow, 2)) == (30, 60, 30)
