@@ -44,6 +44,7 @@ EPILOG = """examples:
   mirror-bench --strategies autoregressive,mirror:lookup --category summarization
   mirror-bench --prompts my.jsonl --max-new-tokens 128 --repeats 5 --json result.json
   mirror-bench -m my-model.gguf -md small.gguf --strategies autoregressive,mirror:model
+  mirror-bench --calibrate                        what the models' calls cost here
   mirror-bench --limit 4 --repeats 1 | tail -n 1 | jq .strategies
 
 columns:
@@ -69,7 +70,7 @@ class Options:
     """What the command line asked for; the first of `ways` is the baseline.
 
     `open`: settings for open_session, under its own names. `json`, `trace`, `plot`: a file to
-    write, or None.
+    write, or None. `calibrate`: time the models' calls instead.
     """
 
     ways: tuple[Way, ...]
@@ -79,6 +80,7 @@ class Options:
     json: Path | None
     trace: Path | None
     plot: Path | None
+    calibrate: bool = False
 
 
 def flag_parser() -> argparse.ArgumentParser:
@@ -113,6 +115,8 @@ def parse(argv: Sequence[str]) -> Options:
     for flag, path in (("--trace", flags.trace), ("--plot", flags.plot)):
         if path is not None:
             check_writable(flag, path)
+    if flags.calibrate and flags.emulate is not None:
+        raise UsageError("--calibrate times this machine, not an emulated one: drop one of them.")
     limit = flags.limit
     if limit is None and not flags.prompts:
         limit = DEFAULT_LIMIT
@@ -130,7 +134,14 @@ def parse(argv: Sequence[str]) -> Options:
     )
     settings = {name: getattr(flags, name) for name in OPEN_SETTINGS}
     return Options(
-        flags.strategies, flags.model, settings, plan, flags.json, flags.trace, flags.plot
+        flags.strategies,
+        flags.model,
+        settings,
+        plan,
+        flags.json,
+        flags.trace,
+        flags.plot,
+        flags.calibrate,
     )
 
 
@@ -143,6 +154,12 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help="strategies with their draft, and commas between them, the baseline first; a name "
         "alone has the draft model, and speculative:model:8 drafts 8 tokens a round "
         f"(default: {_spelled(WAYS)})",
+    )
+    group.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="time the calls of target and draft instead, in under a minute, and keep the "
+        "figures for the planner",
     )
     group.add_argument(
         "--prompts",

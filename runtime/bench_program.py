@@ -24,7 +24,7 @@ from runtime.command_line import (
     runtime_open_session,
 )
 from runtime.errors import MirrorError, UsageError
-from runtime.locate import locate_bundle
+from runtime.locate import default_cache_dir, locate_bundle
 from runtime.plot import drawn
 from runtime.screen import CONTROLS, Screen
 from runtime.trace import Trace
@@ -82,7 +82,38 @@ class _Bench:
                 options = parse(argv)
         except SystemExit:  # --help or --version, and all is said
             return OK
+        if options.calibrate:
+            return self._calibrate(options)
         return self._compare(options, self._load(options))
+
+    def _calibrate(self, options: Options) -> int:
+        """Time the models' calls, keep the figures and show them."""
+        runtime_open_session()  # which says what is not installed
+        from runtime.calibrating import calibrate, described, pair_of
+
+        found = self._located(options)
+        pair = pair_of(found[options.model], found.get(options.open["draft_model"]), options.open)
+        cache = options.open["cache_dir"] or default_cache_dir(os.environ, sys.platform)
+        for sharing in pair.sharings:
+            costs = calibrate(pair, sharing, folder=cache / "probes", say=self._tell)
+            if self.stderr.isatty():
+                self.screen.note("")
+            self.screen.piece(described(costs, pair.layout(sharing)))
+            self.screen.end_answer()
+        return OK
+
+    def _located(self, options: Options) -> dict[str, Path]:
+        """The bundles of the models that were named."""
+        return {
+            name: self.locate(
+                name,
+                cache_dir=options.open["cache_dir"],
+                offline=options.open["offline"],
+                progress=self.screen.note,
+            )
+            for name in (options.model, options.open["draft_model"])
+            if name is not None
+        }
 
     def _compare(self, options: Options, load_s: dict[str, float]) -> int:
         plan = options.plan
@@ -133,16 +164,7 @@ class _Bench:
         A draft model that nobody asked for is left out where there is none, or no room for it.
         """
         open_session = self.open_session or runtime_open_session()
-        found = {
-            name: self.locate(
-                name,
-                cache_dir=options.open["cache_dir"],
-                offline=options.open["offline"],
-                progress=self.screen.note,
-            )
-            for name in (options.model, options.open["draft_model"])
-            if name is not None
-        }
+        found = self._located(options)
         usual = options.ways is WAYS and not any(options.open[name] for name in OF_A_DRAFT_MODEL)
         first = {way.session: way for way in reversed(options.ways)}
         load_s = {}

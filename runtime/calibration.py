@@ -28,7 +28,7 @@ QUICK_TARGET_WIDTHS, QUICK_DRAFT_WIDTHS = (1, 8), (1, 8, 48)
 LEAST_BRANCHED = 16  # rows from which a call of the draft is made of branches
 TEXT = 256  # tokens before those of a call
 LEAST_REPEATS, MOST_REPEATS = 3, 25
-LIMIT_S, QUICK_S = 40.0, 5.0
+LIMIT_S, QUICK_S = 24.0, 5.0
 ALONE_SHARE = 0.7  # of the time there is
 LEAST_TOGETHER, MOST_TOGETHER_S = 8, 8.0  # calls of the longest kind; seconds
 VERSION = 1
@@ -70,6 +70,7 @@ def measure(
     The draft is called by a thread of its own. In a few seconds only some widths are timed.
     """
     is_quick = limit_s < QUICK_S
+    least, least_together = (1, 3) if is_quick else (LEAST_REPEATS, LEAST_TOGETHER)
     started = clock()
     with ThreadPoolExecutor(1, "draft") as there:
         here = _Bench(target, QUICK_TARGET_WIDTHS if is_quick else TARGET_WIDTHS, clock)
@@ -78,7 +79,7 @@ def measure(
             widths = QUICK_DRAFT_WIDTHS if is_quick else DRAFT_WIDTHS
             other = _Bench(draft, widths, clock, branch=tokens_per_pass)
         for repeat in range(1 + MOST_REPEATS):  # of which the first is not counted
-            if repeat > LEAST_REPEATS and clock() - started > ALONE_SHARE * limit_s:
+            if repeat > least and clock() - started > ALONE_SHARE * limit_s:
                 break
             if repeat and not is_quick:
                 say(f"Timing calls alone: {repeat} of at most {MOST_REPEATS}.")
@@ -90,7 +91,7 @@ def measure(
             return costs
         if not is_quick:
             say("Timing both at once.")
-        end = max(started + limit_s, clock() + LEAST_TOGETHER * max(here.longest, other.longest))
+        end = max(started + limit_s, clock() + least_together * max(here.longest, other.longest))
         costs = dataclasses.replace(costs, draft=other.curve())
         return _with_slowdowns(costs, here, other, min(end, clock() + MOST_TOGETHER_S), there)
 

@@ -56,7 +56,7 @@ def exactness(
 
     Raises ProviderError where integer products are wrong: nothing computed there can be trusted.
     """
-    path = folder / f"{_key(bundle, graph, provider, threads)}.json"
+    path = folder / f"{machine_key(bundle, graph, provider, threads)}.json"
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return _answer(read_record(path)["largest_difference"])
     say("First start of this bundle here: trying how exact its arithmetic is on this machine.")
@@ -132,12 +132,8 @@ def _apart(found: NDArray[np.float32], known: NDArray[np.float32]) -> float:
     return float(np.nan_to_num(np.abs(found - known).max(), nan=np.inf))
 
 
-def _answer(largest_difference: float) -> Exactness:
-    return Exactness("near-tie" if largest_difference else "bitwise", float(largest_difference))
-
-
-def _key(bundle: Path, graph: Path, provider: str, threads: int) -> str:
-    """A name for the answer: it holds for one bundle, graph, onnxruntime and processor."""
+def machine_key(bundle: Path, graph: Path, provider: str, threads: int) -> str:
+    """A name for an answer that holds for one bundle, graph, onnxruntime and processor."""
     processor = [platform.machine(), platform.processor(), str(os.cpu_count())]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -151,3 +147,7 @@ def _key(bundle: Path, graph: Path, provider: str, threads: int) -> str:
         *processor,
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _answer(largest_difference: float) -> Exactness:
+    return Exactness("near-tie" if largest_difference else "bitwise", float(largest_difference))

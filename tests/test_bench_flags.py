@@ -34,6 +34,8 @@ def test_defaults_are_all_strategies_on_some_of_the_packages_prompts() -> None:
     assert len({prompt.category for prompt in plan.prompts}) == 6
     assert set(options.open) == set(OPEN_SETTINGS)
     assert options.json is None
+    assert not options.calibrate
+    assert parse(["--calibrate"]).calibrate
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,7 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--strategies mirror,mirror:model", "mirror:model stands twice"),
         ("--strategies autoregressive,mirror:lookup -md d", "--draft-model is for a draft model"),
         ("--strategies mirror:lookup --draft-tokens-per-pass 2", "--draft-tokens-per-pass is for"),
+        ("--calibrate --emulate x", "--calibrate times this machine, not an emulated one"),
         ("--category poems", "'poems'; there are a, b"),
         ("--limit -1", "-1 is not a whole number, 0 or more"),
         ("--repeats 0", "0 is not a whole number, 1 or more"),
