@@ -24,7 +24,8 @@ from runtime.metrics import Metrics
 from runtime.models import Models
 from runtime.sampling import Sampling
 from runtime.settings import check_draft_tokens, check_strategy, settle
-from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
+from runtime.strategies import Strategies
+from runtime.strategy import Autoregressive, Strategy
 from runtime.stream import TextStream
 from runtime.strict_json import read_object
 
@@ -63,7 +64,7 @@ def open_session(
     """Open a session on a recipe's name, a bundle folder or a GGUF file, building it at first use.
 
     draft: by default the draft model, left out where the bundle has none or memory is short.
-    strategy: mirror where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
+    strategy: auto where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
     one less than a draft model gives in a pass of several, as that is the guess after them.
     draft_tokens_per_pass: as many as the draft model was trained for. num_siblings: so many of the
     draft's second choices are verified beside its first, as leaves of a tree. num_hypotheses: how
@@ -137,7 +138,8 @@ class Session:
         self._models = models
         self._answer: StreamedAnswer | None = None
         self._closed = False
-        self._strategy = self._make_strategy(models.settings.strategy)
+        self._strategies = Strategies(models)
+        self._strategy: Strategy = self._strategies.make(models.settings.strategy)
         self.default_sampling = _default_sampling(models.manifest)
         if models.devices is not None:
             if time_scale is None:
@@ -154,7 +156,7 @@ class Session:
         check_strategy(name, self._models.draft)
         self._end_answer()
         self._models.prepare(name)
-        self._strategy = self._make_strategy(name)
+        self._strategy = self._strategies.make(name)
 
     @property
     def num_draft_tokens(self) -> int | None:
@@ -167,7 +169,7 @@ class Session:
         self._end_answer()
         models = self._models
         models.settings = replace(models.settings, num_draft_tokens=count)
-        self._strategy = self._make_strategy(self.strategy)
+        self._strategy = self._strategies.make(self.strategy)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -214,7 +216,7 @@ class Session:
         self._end_answer()
         if self._models.worker is None:
             self._models.prepare(self.strategy)
-            self._strategy = self._make_strategy(self.strategy)
+            self._strategy = self._strategies.make(self.strategy)
         tokens = self._encode(prompt, max_new_tokens)
         return self._write(tokens, self._sampling(sampling), max_new_tokens, stop)
 
@@ -269,28 +271,6 @@ class Session:
         if models.draft == "model" and self.strategy != "autoregressive":
             names["draft"] = providers.PROVIDERS[models.settings.draft_provider].ep_name
         return names
-
-    def _make_strategy(self, name: str) -> Strategy:
-        if name == "autoregressive" or self._models.worker is None:
-            return Autoregressive()
-        worker, count = self._models.worker, self._models.num_draft_tokens
-        if name == "mirror":
-            settings = self._models.settings
-            return Mirror(
-                worker,
-                num_draft_tokens=count,
-                num_hypotheses=self._models.num_hypotheses,
-                num_siblings=settings.num_siblings,
-                sources=settings.hypothesis_sources,
-                redraft=settings.after_miss == "redraft",
-            )
-        return Speculative(
-            worker,
-            num_draft_tokens=count,
-            num_siblings=self._models.settings.num_siblings,
-            in_turn=self._models.layout.sharing == "in turn",
-            one_pass=self._models.one_pass,
-        )
 
     def _write(
         self,

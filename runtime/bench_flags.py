@@ -30,6 +30,8 @@ WAYS = (
     Way("mirror", "lookup"),
     Way("speculative", "model"),
     Way("mirror", "model"),
+    Way("auto", "lookup"),
+    Way("auto", "model"),
 )
 DEFAULT_LIMIT = 12
 DEFAULT_MAX_NEW_TOKENS = 64

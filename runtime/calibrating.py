@@ -140,8 +140,6 @@ def calibrate(
         per_pass = tokens_per_pass(pair.draft, pair.draft_tokens_per_pass)
     costs = measure(session, draft, tokens_per_pass=per_pass, limit_s=limit_s, say=say)
     del session, draft
-    if sharing == "in turn":  # never beside each other
-        costs = dataclasses.replace(costs, target_slowdown=1.0, draft_slowdown=1.0)
     layer = target.target.early_exit_layer
     if pair.graph.early_exit is not None and layer is not None:
         split = open_graph(
@@ -161,7 +159,7 @@ def described(costs: Costs, layout: Layout) -> str:
             f"{_threads(layout.draft_threads)}, {costs.tokens_per_pass} tokens a pass:"
         )
         parts += _table("draft", costs.draft)
-    if layout.sharing == "at once":
+    if layout.draft_threads:
         parts.append(
             f"Beside each other the target takes {costs.target_slowdown:.2f} times as long, the "
             f"draft {costs.draft_slowdown:.2f} times."

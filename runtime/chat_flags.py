@@ -8,7 +8,7 @@ from pathlib import Path
 from runtime.parser import new_parser
 
 PROGRAM = "mirror-chat"
-STRATEGIES = ("autoregressive", "speculative", "mirror")
+STRATEGIES = ("auto", "autoregressive", "speculative", "mirror")
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_MAX_NEW_TOKENS = 512
 DESCRIPTION = """\
@@ -102,9 +102,9 @@ def _add_draft(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--strategy",
         choices=STRATEGIES,
-        help="plain decoding; draft, then verify; or draft while the target verifies; where a "
-        "draft model shares the processor, mirror is slower than autoregressive today "
-        "(default: mirror; autoregressive with --draft none)",
+        help="plain decoding; draft, then verify; draft while the target verifies; or, round by "
+        "round, what costs and text let expect most of: --stats says what that was "
+        "(default: auto; autoregressive with --draft none)",
     )
     add_draft_lengths(group)
     add_look_ahead(group)

@@ -105,7 +105,7 @@ def parse(argv: Sequence[str]) -> Options:
                 f"--{flag.replace('_', '-')} is for a draft model, but --draft {draft} uses none: "
                 "drop one."
             )
-    values["strategy"] = explicit or ("autoregressive" if draft == "none" else "mirror")
+    values["strategy"] = explicit or ("autoregressive" if draft == "none" else "auto")
     values["stop"] = tuple(values["stop"])
     for name in ("prompt", "system_prompt"):
         values[name] = None if values[name] is None else well_formed(values[name])

@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -37,6 +37,7 @@ class Metrics:
     guard_stops: int = 0
     finish_reason: str | None = None
     draft_error: str | None = None
+    explain: Callable[[], str] | None = None  # what was chosen, and why, where there was a choice
     emulated: str | None = None  # the device profile that all times are those of
     void_runs: int = 0  # that took longer than modelled: one makes every time void
     rounds: int = 0
@@ -222,6 +223,7 @@ class Metrics:
             "guard_stops": self.guard_stops,
             "early_exits_dropped": self.early_exits_dropped,
             "draft_error": self.draft_error,
+            "plan": self.explain() if self.explain else None,
             "emulated": self.emulated,
             "void_runs": self.void_runs,
         }

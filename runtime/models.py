@@ -59,6 +59,7 @@ class Models:
         self._graph = choose_graph(manifest, "target", settings.provider, settings.precision)
         self.context = _context(manifest, self._graph, settings.context_length)
         self.draft_left_out: str | None = None
+        self.probes = probes
         self.say = say
         self.devices = devices
         strategy = self._settled(settings.strategy, self._check_target())
@@ -71,7 +72,8 @@ class Models:
         if draft_manifest is not None:
             vocabulary.check_same(self.text, Text.load(draft_manifest.folder))
         self.worker: DraftWorker | None = None
-        self._drafting: Layout | None = None  # what the worker's draft was loaded for
+        self._drafting: tuple[Layout, bool] | None = None  # what the worker's draft is for
+        self.lookup_first = False  # the draft model is asked only where there is nothing to copy
         self._lanes: LaneSession | None = None
         self.layout = self._lay_out(strategy)
         self.target = self._load_target(self.layout)
@@ -97,11 +99,6 @@ class Models:
         if self.draft != "model":
             return None
         return tokens_per_pass(self.draft_manifest, self.settings.draft_tokens_per_pass)
-
-    @property
-    def lookup_first(self) -> bool:
-        """Whether the draft model is asked only where there is nothing to copy."""
-        return self.layout.sharing == "in turn"
 
     @property
     def num_draft_tokens(self) -> int:
@@ -140,12 +137,13 @@ class Models:
             self.layout = layout
         if self.devices is not None:
             self.target.pace = Pacer(self.devices, "target")
+        self.lookup_first = strategy == "speculative" and layout.sharing == "in turn"
         if strategy == "autoregressive":
             return
-        if self._drafting != layout:  # its threads are other ones
+        if self._drafting != (layout, self.lookup_first):  # its threads are other ones
             self.drop_worker()
         if self.worker is None:
-            self._drafting = layout
+            self._drafting = (layout, self.lookup_first)
             self.worker = DraftWorker(
                 self._drafter(),
                 context=self.context,
@@ -267,7 +265,7 @@ class Models:
         if strategy == "autoregressive" or self.draft != "model":
             return "alone"
         same = self.settings.draft_provider == self.settings.provider and self.devices is None
-        return "in turn" if strategy == "speculative" and same else "at once"
+        return "in turn" if strategy in ("speculative", "auto") and same else "at once"
 
     def _load_target(self, layout: Layout, **settings: Any) -> GraphSession[Any]:
         try:

@@ -11,7 +11,7 @@ from runtime.hypotheses import SOURCES, USUAL_SOURCES, Source
 
 PRECISIONS = ("int8", "fp32", "fp16", "int4")
 DRAFTS = ("model", "lookup", "none")
-STRATEGIES = ("mirror", "speculative", "autoregressive")
+STRATEGIES = ("auto", "mirror", "speculative", "autoregressive")
 MOST_DRAFT_TOKENS = 32
 MOST_SIBLINGS = 32
 MOST_HYPOTHESES = 64
@@ -82,7 +82,7 @@ def settle(
             f"draft_tokens_per_pass is for a draft model, but the draft is {kind!r}: leave one out."
         )
     if strategy is None:
-        strategy = "autoregressive" if kind == "none" else "mirror"
+        strategy = "autoregressive" if kind == "none" else "auto"
     check_strategy(strategy, kind)
     check_draft_tokens(num_draft_tokens)
     whole("num_siblings", num_siblings, least=0, most=MOST_SIBLINGS)

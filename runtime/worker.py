@@ -75,11 +75,12 @@ class DraftWorker:
         self._time_limit_s = time_limit_s
         self._timing = timing
         self._text: list[int] = []
+        self._told = 0  # tokens of it that the draft knows
         self._sampling = Sampling()
         self._round = 0
         self._failures = 0  # in a row, of drafts that were not sound
         self._pause = 0
-        self._hypotheses: Sequence[Hypothesis] = ()
+        self._hypotheses: Sequence[Hypothesis] = ()  # that the last look-ahead follows
         self._drafts = _Drafts()
         first = self._new()
         self.source = first.loop.load()
@@ -125,20 +126,19 @@ class DraftWorker:
         """Start a text from its committed tokens; the draft reads it while the caller does."""
         self.errors = self.errors[-1:] if self._drafts.current is None else []
         self._collect()  # also answers that nobody waited for, which would fill the ring
-        self._hypotheses = ()
         self.work = DraftWork()
         self._sampling = sampling
         self._text = [int(token) for token in tokens]
         self._catch_up(is_long=len(tokens) > LONG_TEXT)
 
     def commit(self, tokens: Sequence[int] | NDArray[np.int64]) -> None:
-        """Tell which tokens are certain now, after those told before."""
-        told = [int(token) for token in tokens]
-        self._text += told
+        """Note which tokens are certain now; the draft is told when it is next asked.
+
+        Before that it could do nothing with them, and to wake it costs.
+        """
+        self._text += [int(token) for token in tokens]
         draft = self._drafts.current
-        if draft is not None and draft.told:
-            self._send_text(told)
-        else:
+        if draft is None or not draft.told:
             self._pause -= 1
             self._catch_up(is_long=True)
 
@@ -149,7 +149,7 @@ class DraftWorker:
         are none else. Empty once the draft failed.
         """
         self._round += 1
-        hypotheses, self._hypotheses = self._hypotheses, ()
+        self._tell()
         kind = Kind.DRAFT if redraft else Kind.ROLLOUT
         self._send(Message(kind, self._round, least, least if most is None else most))
         while self._drafts.current is not None:
@@ -158,7 +158,8 @@ class DraftWorker:
                 self._drop(DraftError(f"The draft gave no answer within {self._time_limit_s:g} s."))
             elif message.kind is Kind.GUESSES and message.round == self._round:
                 self._sound()
-                taken = None if message.second == MISS else hypotheses[message.second]
+                number = message.second
+                taken = None if number == MISS else self._hypotheses[number]
                 guesses = tuple(unpack_guesses(message.first, message.tokens))
                 return Draft(guesses, taken)
         return NO_DRAFT
@@ -169,6 +170,7 @@ class DraftWorker:
         """Have `count` tokens drafted for each guessed outcome of verifying `chain`."""
         self._round += 1
         self._hypotheses = hypotheses
+        self._tell()
         tokens = (*chain, *pack_hypotheses(hypotheses))
         self._send(Message(Kind.LOOK_AHEAD, self._round, len(chain), count, tokens))
 
@@ -198,8 +200,9 @@ class DraftWorker:
             draft.loop.work, draft.loop.sampling = self.work, self._sampling
             draft.told, draft.is_long = True, is_long
             draft.texts += 1
+            self._told = 0
             self._send(Message(Kind.BEGIN, self._round, len(self._text)))
-            self._send_text(self._text)
+            self._tell()
 
     def _renew(self) -> None:
         """Start a fresh draft, unless too many failed: see docs/round.md."""
@@ -210,10 +213,14 @@ class DraftWorker:
         except (RuntimeError, MemoryError) as error:  # no further thread, no memory for its rings
             self._failed(f"No fresh draft could be started: {describe(error)}")
 
-    def _send_text(self, tokens: list[int]) -> None:
-        for start in range(0, len(tokens), WIDEST_MESSAGE):
-            part = tuple(tokens[start : start + WIDEST_MESSAGE])
-            self._send(Message(Kind.COMMIT, self._round, tokens=part))
+    def _tell(self) -> None:
+        """Send what was committed since the draft was last told."""
+        draft = self._drafts.current
+        if draft is not None and draft.told:
+            for start in range(self._told, len(self._text), WIDEST_MESSAGE):
+                part = tuple(self._text[start : start + WIDEST_MESSAGE])
+                self._send(Message(Kind.COMMIT, self._round, tokens=part))
+            self._told = len(self._text)
 
     def _send(self, message: Message) -> None:
         draft = self._drafts.current
@@ -236,7 +243,6 @@ class DraftWorker:
         """Never use this draft again."""
         if self._drafts.current is not None:
             self._drafts.leave()
-            self._hypotheses = ()
             self._failed(str(error))
 
     def _failed(self, error: str) -> None:

@@ -18,7 +18,7 @@ from runtime.fused import FusedSession
 from runtime.providers import usable_cores
 from tests import tiny
 
-STRATEGIES = ("autoregressive", "speculative", "mirror")
+STRATEGIES = ("auto", "autoregressive", "speculative", "mirror")
 MESSAGES = [{"role": "user", "content": "tell me a tale"}]
 Opened = Callable[..., Session]
 
@@ -167,7 +167,7 @@ def test_the_settings_tell_every_default(opened: Opened, tiny_bundle: Path) -> N
     with opened(context_length=64) as session:
         assert session.settings["context_length"] == 64
         assert session.settings["bundle"] == str(tiny_bundle)
-        assert session.settings["strategy"] == "mirror"
+        assert session.settings["strategy"] == "auto"
         assert session.settings["draft_threads"] >= 1
         assert session.settings["draft_tokens_per_pass"] == 1
         assert session.settings["exactness"] in ("bitwise", "near-tie")
@@ -183,6 +183,7 @@ def test_each_strategy_has_its_threads_and_leaves_none_behind(
     due = {
         "autoregressive": (cores, 0),
         "speculative": (cores, cores),
+        "auto": (cores, cores),
         "mirror": (max(1, cores - half), half),
     }
     texts, running = set(), set()

@@ -67,10 +67,10 @@ def test_a_session_for_each_draft_and_for_each_way_of_the_model(file: Path) -> N
     assert runtime.located == ["big", "small"]
     drafts = [(model, settings["draft"]) for model, settings in runtime.opened]
     assert drafts == [
-        (Path("bundles/big"), draft) for draft in ("none", "lookup", "model", "model")
+        (Path("bundles/big"), draft) for draft in ("none", "lookup", "model", "model", "model")
     ]
     named = [settings["draft_model"] for _, settings in runtime.opened]
-    assert named == [None, None, Path("bundles/small"), Path("bundles/small")]
+    assert named == [None, None, *[Path("bundles/small")] * 3]
     assert all(settings["threads"] == 1 for _, settings in runtime.opened)
 
 
@@ -154,7 +154,7 @@ def test_the_file_holds_every_answer_too(file: Path, tmp_path: Path) -> None:
     saved = json.loads(path.read_text(encoding="utf-8"))
     answers = saved.pop("answers")
     assert saved == last_line(stdout.getvalue())
-    assert len(answers) == 3 * 5
+    assert len(answers) == 3 * 7
 
 
 def test_a_trace_has_the_answers_that_count_by_strategy(file: Path, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_model_without_a_draft_is_measured_without_it(file: Path, flags: str) 
         assert (code, stdout) == (2, "")
     else:
         assert code == 0
-        assert len(last_line(stdout)["strategies"]) == 3
+        assert len(last_line(stdout)["strategies"]) == 4
 
 
 def test_a_file_that_cannot_be_written_costs_no_results(file: Path, tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_the_real_pair_is_equal_by_every_strategy(tiny_bundle: Path, file: Path)
     assert code == 0, stderr
     found = last_line(stdout)
     assert found["equal"] is True
-    assert len(found["strategies"]) == 5
+    assert len(found["strategies"]) == 7
     for of in found["strategies"].values():
         assert of["equal"] == "yes"
         assert of["answers"] == 6

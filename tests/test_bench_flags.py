@@ -106,7 +106,7 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--strategies autoregressive:model", "is no strategy"),
         ("--strategies autoregressive:4", "is no strategy"),
         ("--strategies mirror:model:0", "is no strategy"),
-        ("--strategies auto", "'auto' is no strategy"),
+        ("--strategies fast", "'fast' is no strategy"),
         ("--strategies mirror,", "'' is no strategy"),
         ("--strategies mirror,mirror:model", "mirror:model stands twice"),
         ("--strategies autoregressive,mirror:lookup -md d", "--draft-model is for a draft model"),

@@ -9,7 +9,7 @@ from runtime.sampling import Sampling
 def test_defaults() -> None:
     options = parse([])
     assert (options.model, options.precision, options.draft) == ("smollm2-135m", "int8", None)
-    assert (options.strategy, options.num_draft_tokens) == ("mirror", None)
+    assert (options.strategy, options.num_draft_tokens) == ("auto", None)
     assert (options.prompt, options.seed, options.max_new_tokens, options.stop) == (
         None, None, None, (),
     )  # fmt: skip
@@ -69,7 +69,7 @@ def test_short_flags() -> None:
     [
         ("--draft none", "autoregressive"),
         ("--draft none --strategy autoregressive", "autoregressive"),
-        ("--draft lookup", "mirror"),
+        ("--draft lookup", "auto"),
         ("--draft lookup --strategy autoregressive", "autoregressive"),
         ("--strategy speculative", "speculative"),
     ],
@@ -95,7 +95,7 @@ def test_strategy_by_draft(flags: str, strategy: str) -> None:
         ("--draft none --draft-execution-provider CPU", "--draft-execution-provider is for"),
         ("--draft lookup --draft-tokens-per-pass 2", "--draft-tokens-per-pass is for"),
         ("--draft-tokens-per-pass 0", "0 is not a whole number, 1 or more"),
-        ("--strategy auto", "--strategy"),
+        ("--strategy fast", "--strategy"),
         ("--num-hypotheses -1", "-1 is not a whole number, 0 or more"),
         ("--after-miss wait", "--after-miss"),
         ("--num-draft-tokens 0", "0 is not a whole number, 1 or more"),
@@ -164,5 +164,5 @@ def test_bytes_in_another_encoding_become_text() -> None:
 
 def test_help_names_every_flag_its_default_and_examples() -> None:
     text = flag_parser().format_help()
-    for word in ("examples:", "--stop TEXT", "default: mirror", "default: 512", "Exit codes"):
+    for word in ("examples:", "--stop TEXT", "default: auto", "default: 512", "Exit codes"):
         assert word in text

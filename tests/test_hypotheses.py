@@ -118,6 +118,16 @@ def test_the_word_after_the_chain_is_learned_too() -> None:
     assert chances(learned, GUESSES, ["bonus"])["2 3"] == pytest.approx(ten * ten * nine)
 
 
+def test_nothing_is_learned_of_guesses_behind_one_that_was_wrong() -> None:
+    """Of a tree another path may have been accepted, so that more was committed there."""
+    learned, other = fan(), fan()
+    learned.learn(GUESSES, (11, 2, 31))
+    other.learn(GUESSES, (11,))
+    for sources in (["bonus"], ["runner-ups"]):
+        found = chances(learned, GUESSES, sources)  # type: ignore[arg-type]
+        assert found == chances(other, GUESSES, sources)  # type: ignore[arg-type]
+
+
 def test_it_shifts_to_where_proposals_break() -> None:
     for place, block in enumerate([(8,), (1, 8), (1, 2, 8)]):
         learned = fan()

@@ -51,6 +51,7 @@ SCHEMA = [
     "guard_stops",
     "early_exits_dropped",
     "draft_error",
+    "plan",
     "emulated",
     "void_runs",
 ]

@@ -33,7 +33,7 @@ def test_what_is_left_open_is_filled_in() -> None:
         precision="int8",
         draft="model",
         needs_draft=False,
-        strategy="mirror",
+        strategy="auto",
         num_draft_tokens=4,
         draft_tokens_per_pass=None,
         num_siblings=0,
@@ -53,7 +53,7 @@ def test_what_is_left_open_is_filled_in() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_draft_decides_which_strategies_there_are(draft: str, strategy: str) -> None:
     usual = settle(**ASKED | {"draft": draft}).strategy
-    assert usual == ("autoregressive" if draft == "none" else "mirror")
+    assert usual == ("autoregressive" if draft == "none" else "auto")
     if draft == "none" and strategy != "autoregressive":
         with pytest.raises(UsageError, match=f"strategy '{strategy}' needs a draft"):
             settle(**ASKED | {"draft": draft, "strategy": strategy})
@@ -96,7 +96,7 @@ def test_a_provider_may_be_spelled_in_onnxruntimes_way(name: str) -> None:
     [
         ({"precision": "int2"}, UsageError, "precision 'int2' is not one of int8, fp32"),
         ({"draft": "ngram"}, UsageError, "draft 'ngram' is not one of model, lookup, none"),
-        ({"strategy": "fast"}, UsageError, "strategy 'fast' is not one of mirror"),
+        ({"strategy": "fast"}, UsageError, "strategy 'fast' is not one of auto"),
         ({"draft": "lookup", "has_draft_model": True}, UsageError, "draft model was named"),
         (
             {"draft": "lookup", "draft_execution_provider": "CPU"},

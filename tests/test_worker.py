@@ -236,9 +236,8 @@ def test_an_inbox_that_stays_full_drops_the_draft() -> None:
     hang = Event()
     with working(Ill(lambda: hang.wait(10)), TARGET, time_limit_s=0.02, hang=hang) as worker:
         worker.begin([5], Sampling())
-        worker.look_ahead((), HELD, 2)
         for _ in range(200):
-            worker.commit((5,))
+            worker.look_ahead((), HELD, 2)
         assert worker.error == "The draft took no message for 0.02 s."
 
 

@@ -1,0 +1,206 @@
+"""The strategy that is never slower: every round is what the planner expects most of.
+
+Alone, by prompt lookup, speculative or mirror, as the costs that were measured and the text so far
+say. What it chooses changes speed, never text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.costs import drafting_rows, look_ahead_rows
+from runtime.drafter import Guess, LookupDrafter
+from runtime.hypotheses import USUAL_SOURCES, Source
+from runtime.metrics import Metrics
+from runtime.planner import NOTHING as ALONE
+from runtime.planner import Choice, Planner, Round
+from runtime.sampling import Sampling
+from runtime.strategy import NOTHING, Mirror
+from runtime.timeline import busy
+from runtime.trees import with_siblings
+from runtime.verify import Outcome, Proposal
+from runtime.worker import NO_DRAFT, Draft, DraftWorker
+
+MOST_COPIED = 8  # tokens
+NO_RANK = 99  # of a token that a guess does not name
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A round under way, of which the planner learns when its look-ahead is over.
+
+    passes: how many the draft had made before it. matched: tokens at the text's end that stood
+    before; copied: what followed them there. drafted: rows of the passes before the target's run.
+    """
+
+    choice: Choice
+    started: float
+    passes: int
+    matched: int
+    copied: list[int]
+    drafted: Sequence[int] = ()
+    proposal: Proposal = NOTHING
+    block: tuple[int, ...] = ()
+    ended: float = 0.0
+
+
+class Auto(Mirror):
+    """Asks the planner every round.
+
+    Where draft and target need the same cores, the draft reads nothing until it is first wanted.
+    """
+
+    name = "auto"
+
+    def __init__(
+        self,
+        worker: DraftWorker,
+        planner: Planner,
+        *,
+        tokens_per_pass: int,
+        in_turn: bool = False,
+        sources: Sequence[Source] = USUAL_SOURCES,
+    ) -> None:
+        """Have `planner` choose; a pass of the draft of `worker` gives `tokens_per_pass` tokens."""
+        super().__init__(worker, num_draft_tokens=1, num_hypotheses=0, sources=sources)
+        self._planner = planner
+        self._tokens_per_pass = tokens_per_pass
+        self._in_turn = in_turn
+        self._lookup = LookupDrafter(longest=MOST_COPIED)
+        self._is_warm = False
+
+    def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
+        """As the others; the planner begins a text too."""
+        super().begin(prompt, sampling, metrics)
+        self._text = prompt
+        self._reads = not self._in_turn
+        self._round: _Begun | None = None
+        self._planner.begin()
+        metrics.explain = self._planner.explain
+
+    def propose(self, room: int) -> Proposal:
+        """What the round that the planner chooses is to verify."""
+        rollout = self._rollout()
+        self._learn(hit=rollout.hypothesis is not None)
+        matched, copied = self._lookup.copied(self._text, MOST_COPIED)
+        choice = self._planner.choose(room, matched, rollout=len(rollout.guesses))
+        self._round = _Begun(
+            choice,
+            self._metrics.clock(),
+            self._metrics.draft.passes,
+            matched,
+            [guess.token for guess in copied],
+        )
+        self._num_draft_tokens = choice.num_draft_tokens
+        self._num_hypotheses = choice.num_hypotheses
+        self._guesses = ()
+        if choice.source == "lookup":
+            proposal = Proposal.chain(self._round.copied[: choice.num_draft_tokens])
+        else:
+            proposal = self._of_the_draft(self._round, rollout)
+        self._round.proposal = proposal
+        return proposal
+
+    def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
+        """Note how the round ended."""
+        if outcome is not None and self._round is not None:
+            self._round.block, self._round.ended = block, self._metrics.clock()
+            if self._guesses:
+                self._fan.learn(self._guesses, block)
+        self._text = np.append(self._text, block)
+        if self._reads:
+            self._worker.commit(block)
+
+    def _rollout(self) -> Draft:
+        """The rollout of the outcome that came, where the draft looked ahead and is still there."""
+        if not self._followed or not self._worker.ready():
+            return NO_DRAFT
+        with self._metrics.waiting():
+            count = self._num_draft_tokens
+            draft = self._worker.propose(count, count + 1, redraft=False)
+        self._foreseen(draft)
+        return draft
+
+    def _of_the_draft(self, begun: _Begun, rollout: Draft) -> Proposal:
+        """The rollout's guesses or new ones, where the round is to have any."""
+        choice = begun.choice
+        if choice.source != "model":
+            return NOTHING
+        self._guesses = rollout.guesses or self._draft(begun)
+        if not self._guesses:  # the draft reads still, or is gone
+            begun.choice = ALONE
+            self._num_hypotheses = 0
+        return with_siblings(self._guesses[: choice.num_draft_tokens], choice.siblings)
+
+    def _draft(self, begun: _Begun) -> Sequence[Guess]:
+        """New guesses, waited for; none while the draft reads beside the target."""
+        count = begun.choice.num_draft_tokens
+        with self._metrics.waiting():
+            if not self._reads:
+                self._start(self._text)
+                self._reads = True
+            if not (self._worker.wait_read() if self._in_turn else self._worker.ready()):
+                return ()
+            if not self._is_warm:  # the first pass of a shape binds its buffers, and costs more
+                self._is_warm = True
+                self._worker.propose(count)
+            begun.started = self._metrics.clock()  # reading is no part of such a round
+            begun.passes = self._metrics.draft.passes
+            begun.drafted = drafting_rows(count, self._tokens_per_pass)
+            return self._worker.propose(count, count + bool(self._num_hypotheses)).guesses
+
+    def _learn(self, *, hit: bool) -> None:
+        """Tell the planner of the round before."""
+        begun, self._round = self._round, None
+        if begun is None or not begun.block:
+            return
+        metrics, choice, block = self._metrics, begun.choice, begun.block
+        ahead: Sequence[int] = ()
+        if self._followed:
+            begun.ended = metrics.clock()
+            ahead = look_ahead_rows(
+                choice.num_draft_tokens, len(self._followed), self._tokens_per_pass
+            )
+        run = metrics.target_runs[-1]
+        draft_s = busy(metrics.draft.runs[begun.passes :])
+        if not draft_s:  # the draft was dropped before it made a pass
+            begun.drafted = ahead = ()
+        trunk = begun.proposal.tokens[: begun.proposal.trunk]
+        accepted = _agreed(trunk, block[:-1])
+        self._planner.learn(
+            Round(
+                choice,
+                begun.ended - begun.started,
+                run.end - run.start,
+                nodes=len(begun.proposal),
+                proposed=len(trunk),
+                accepted=accepted,
+                leaf=len(block) - 1 > accepted,
+                rank=_rank(self._guesses, block, accepted),
+                hit=hit if self._followed else None,
+                match_length=begun.matched,
+                draft_s=draft_s,
+                drafted=tuple(begun.drafted),
+                ahead=tuple(ahead),
+            )
+        )
+        if choice.source != "lookup" and begun.copied:
+            known = begun.copied[: len(block)]
+            self._planner.learn_lookup(begun.matched, len(known), _agreed(known, block))
+
+
+def _agreed(tokens: Sequence[int], block: Sequence[int]) -> int:
+    """How many tokens from the start are the same."""
+    pairs = zip(tokens, block, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _rank(guesses: Sequence[Guess], block: Sequence[int], place: int) -> int | None:
+    """The rank of what stands at `place` of `block` in the guess for it; None without a guess."""
+    if place >= len(guesses):
+        return None
+    named = (guesses[place].token, *guesses[place].runner_ups)
+    return named.index(block[place]) if block[place] in named else NO_RANK

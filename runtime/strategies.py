@@ -1,0 +1,85 @@
+"""Which strategy a session's models run, and what plans for the one that is planned."""
+
+from dataclasses import replace
+
+from runtime.auto import Auto
+from runtime.calibrating import Pair
+from runtime.calibration import UNMEASURED, read_costs
+from runtime.costs import Costs
+from runtime.models import Models
+from runtime.planner import Planner
+from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
+from runtime.ways import Source
+
+SIBLINGS = (0, 2, 4)  # numbers of leaves that a planned proposal may have
+
+
+class Strategies:
+    """Makes strategies of models that were prepared for them; one planner serves all texts."""
+
+    def __init__(self, models: Models) -> None:
+        """The planner is made when it is first needed."""
+        self._models = models
+        self._planner: Planner | None = None
+
+    def make(self, name: str) -> Strategy:
+        """The strategy of that name; plain decoding where there is no draft."""
+        models, settings = self._models, self._models.settings
+        if name == "autoregressive" or models.worker is None:
+            return Autoregressive()
+        worker, in_turn = models.worker, models.layout.sharing == "in turn"
+        if name == "auto":
+            return Auto(
+                worker,
+                self._plan(),
+                tokens_per_pass=models.draft_tokens_per_pass or 1,
+                in_turn=in_turn,
+                sources=settings.hypothesis_sources,
+            )
+        if name == "mirror":
+            return Mirror(
+                worker,
+                num_draft_tokens=models.num_draft_tokens,
+                num_hypotheses=models.num_hypotheses,
+                num_siblings=settings.num_siblings,
+                sources=settings.hypothesis_sources,
+                redraft=settings.after_miss == "redraft",
+            )
+        return Speculative(
+            worker,
+            num_draft_tokens=models.num_draft_tokens,
+            num_siblings=settings.num_siblings,
+            in_turn=in_turn,
+            one_pass=models.one_pass,
+        )
+
+    def _plan(self) -> Planner:
+        """The planner, which goes by what it learned in the texts before."""
+        if self._planner is None:
+            models = self._models
+            sources: tuple[Source, ...] = ("lookup",)
+            if models.draft == "model":
+                sources = ("lookup", "model")
+            bitwise = models.exactness.kind == "bitwise"
+            self._planner = Planner(
+                self._known_costs(), sources=sources, siblings=SIBLINGS if bitwise else (0,)
+            )
+        return self._planner
+
+    def _known_costs(self) -> Costs:
+        """What was calibrated for these models here, else cautious proportions."""
+        models, settings = self._models, self._models.settings
+        pair = Pair(
+            models.manifest,
+            models.draft_manifest if models.draft == "model" else None,
+            settings.precision,
+            settings.provider,
+            settings.draft_provider,
+            settings.threads,
+            settings.draft_threads,
+            settings.draft_tokens_per_pass,
+        )
+        known = None
+        if models.devices is None:  # else the clock is another one
+            known = read_costs(pair.costs_path(models.probes, models.layout))
+        return known or replace(UNMEASURED, tokens_per_pass=models.draft_tokens_per_pass or 1)

@@ -1,0 +1,206 @@
+"""Tests of runtime/auto.py: it does what the planner chooses, and tells it what came of it."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.auto import NO_RANK, Auto
+from runtime.calibration import UNMEASURED
+from runtime.errors import DraftError
+from runtime.planner import NOTHING, Choice, Planner, Round
+from runtime.sampling import Sampling
+from runtime.strategy import Autoregressive
+from runtime.worker import DraftWorker
+from tests.table import (
+    Plan,
+    TableDrafter,
+    TableTarget,
+    mixed,
+    right,
+    second,
+    speaking,
+    working,
+    write,
+    wrong,
+)
+
+PLANS = (right, second, wrong, mixed)
+
+
+class Scripted(Planner):
+    """Chooses as a script says, again and again, and notes what it is asked and told."""
+
+    def __init__(self, *script: Choice) -> None:
+        super().__init__(UNMEASURED)
+        self._script: Iterator[Choice] = itertools.cycle(script)
+        self.asked: list[tuple[int, int]] = []
+        self.told: list[Round] = []
+        self.copied: list[tuple[int, int, int]] = []
+
+    def choose(self, room: int, lookup_match_length: int, *, rollout: int = 0) -> Choice:
+        self.asked.append((lookup_match_length, rollout))
+        choice = next(self._script)
+        return choice if room >= choice.num_draft_tokens else NOTHING
+
+    def learn(self, told: Round) -> None:
+        self.told.append(told)
+
+    def learn_lookup(self, match_length: int, proposed: int, accepted: int) -> None:
+        self.copied.append((match_length, proposed, accepted))
+
+
+def auto(worker: DraftWorker, *script: Choice, **settings: Any) -> tuple[Auto, Scripted]:
+    planner = Scripted(*script)
+    return Auto(worker, planner, tokens_per_pass=1, **settings), planner
+
+
+def told(plan: Plan, *script: Choice, tokens: int = 6) -> tuple[list[Round], TableTarget]:
+    """What a planner with a script is told of a text that counts up."""
+    target = speaking(range(1, 15), vocabulary=20)
+    with working(TableDrafter(target, plan), target) as worker:
+        strategy, planner = auto(worker, *script)
+        write(target, strategy, max_new_tokens=tokens)
+    return planner.told, target
+
+
+def seen(rounds: Sequence[Round]) -> list[tuple[int, int, int, bool, int | None, bool | None]]:
+    return [
+        (each.nodes, each.proposed, each.accepted, each.leaf, each.rank, each.hit)
+        for each in rounds
+    ]
+
+
+def test_alone() -> None:
+    rounds, target = told(right, NOTHING)
+    assert target.proposals == [()] * 6
+    assert seen(rounds) == [(0, 0, 0, False, None, None)] * 4  # all but the last round
+    assert all(each.choice == NOTHING and each.settled == 1 for each in rounds)
+    assert all(0 < each.target_s <= each.seconds for each in rounds)
+
+
+@pytest.mark.parametrize(
+    ("plan", "siblings", "expected"),
+    [
+        (right, 0, (2, 2, 2, False, None, None)),
+        (second, 0, (2, 2, 0, False, 1, None)),
+        (wrong, 0, (2, 2, 0, False, NO_RANK, None)),
+        (second, 1, (3, 2, 0, True, 1, None)),
+        (wrong, 1, (3, 2, 0, False, NO_RANK, None)),
+    ],
+)
+def test_speculative(plan: Plan, siblings: int, expected: tuple[Any, ...]) -> None:
+    rounds, _ = told(plan, Choice("model", 2, 0, siblings), tokens=12)
+    assert seen(rounds)[0] == expected
+    assert rounds[0].drafted
+    assert not rounds[0].ahead
+    assert rounds[0].draft_s > 0
+    assert rounds[0].settled == expected[2] + expected[3] + 1
+
+
+@pytest.mark.parametrize(("plan", "hit"), [(right, True), (second, True), (wrong, False)])
+def test_mirror(plan: Plan, *, hit: bool) -> None:
+    rounds, _ = told(plan, Choice("model", 2, 4), tokens=14)
+    rounds = [each for each in rounds if each.choice != NOTHING]  # where there was no room left
+    assert len(rounds) > 3
+    assert [each.hit for each in rounds] == [hit] * len(rounds)
+    assert all(each.ahead for each in rounds)
+    # After a hit nothing is drafted before the target's run.
+    assert [bool(each.drafted) for each in rounds[1:]] == [not hit] * (len(rounds) - 1)
+
+
+def test_a_bare_token_while_the_draft_works_and_then_its_rollout() -> None:
+    rounds, target = told(right, Choice("none", 2, 1), Choice("model", 2), tokens=9)
+    assert target.proposals == [(), (), (3, 4), (), (7, 8)]
+    assert [each.hit for each in rounds] == [True, None, True]
+    assert not any(each.drafted for each in rounds)
+
+
+def test_lookup_and_what_it_would_have_given() -> None:
+    target = speaking((1, 2, 3, 4), vocabulary=8)
+    with working(TableDrafter(target, wrong), target) as worker:
+        strategy, planner = auto(worker, NOTHING, NOTHING, NOTHING, NOTHING, Choice("lookup", 4))
+        written = write(target, strategy, max_new_tokens=24)
+    assert written.tokens == (1, 2, 3, 4) * 6
+    matched = [match for match, _ in planner.asked]
+    assert matched[:5] == [0, 0, 0, 0, 1]
+    lookups = [each for each in planner.told if each.choice.source == "lookup"]
+    first = lookups[0]
+    assert (first.match_length, first.proposed, first.accepted) == (1, 4, 4)
+    assert planner.copied[0] == (6, 1, 1)  # the round after it, of the pending token alone
+    assert not worker.work.runs or all(run.name == "read" for run in worker.work.runs)
+
+
+def test_in_turn_the_draft_reads_nothing_until_it_is_wanted() -> None:
+    target = speaking(range(1, 15), vocabulary=20)
+    with working(TableDrafter(target, right), target) as worker:
+        strategy, _ = auto(worker, NOTHING, NOTHING, Choice("model", 2), in_turn=True)
+        runs: list[int] = []
+        target.meanwhile = lambda: runs.append(worker.work.passes)
+        written = write(target, strategy, max_new_tokens=9)
+        assert worker.error is None
+    assert written.tokens == tuple(range(1, 10))
+    assert runs[:3] == [0, 0, 0]
+    assert target.proposals == [(), (), (), (4, 5), (), (), ()]
+
+
+def test_without_a_draft_the_planner_is_told_that_the_target_was_alone() -> None:
+    target = speaking(range(1, 15), vocabulary=20)
+    with working(TableDrafter(target, right), target) as worker:
+        worker._drop(DraftError("It was dropped."))
+        strategy, planner = auto(worker, Choice("model", 3, 4))
+        written = write(target, strategy, max_new_tokens=5)
+    assert written.tokens == (1, 2, 3, 4, 5)
+    assert planner.told[0].choice == NOTHING
+
+
+def test_the_metrics_say_what_was_chosen_and_why() -> None:
+    target = speaking(range(1, 15), vocabulary=20)
+    with working(TableDrafter(target, right), target) as worker:
+        strategy = Auto(worker, Planner(UNMEASURED), tokens_per_pass=1)
+        written = write(target, strategy, max_new_tokens=9)
+    assert "autoregressive" in written.metrics.to_dict()["plan"]
+    alone = write(target, Autoregressive(), max_new_tokens=9)
+    assert alone.metrics.to_dict()["plan"] is None
+
+
+CHOICES = (
+    NOTHING,
+    Choice("lookup", 3),
+    Choice("model", 1),
+    Choice("model", 4, 0, 2),
+    Choice("model", 3, 1),
+    Choice("model", 2, 8, 3),
+    Choice("none", 3, 2),
+)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_whatever_is_chosen_the_text_is_the_targets_own(plan: Plan, temperature: float) -> None:
+    noise = np.random.default_rng(7)
+    target = TableTarget(vocabulary=8, seed=3)
+    with working(TableDrafter(target, plan, per_pass=3), target) as worker:
+        for seed in range(12):
+            sampling = Sampling(temperature=temperature, seed=seed)
+            script = [CHOICES[place] for place in noise.integers(len(CHOICES), size=9)]
+            strategy, _ = auto(worker, *script, in_turn=bool(seed % 2))
+            expected = write(target, Autoregressive(), (0, 3, 1), sampling, max_new_tokens=40)
+            found = write(target, strategy, (0, 3, 1), sampling, max_new_tokens=40)
+            assert found.tokens == expected.tokens
+        assert not worker.errors
+
+
+def test_the_real_planner_too() -> None:
+    target = TableTarget(vocabulary=8, seed=5)
+    planner = Planner(UNMEASURED, siblings=(0, 2))
+    with working(TableDrafter(target, mixed, per_pass=3), target) as worker:
+        for seed in range(6):
+            strategy = Auto(worker, planner, tokens_per_pass=3, in_turn=bool(seed % 2))
+            sampling = Sampling(temperature=0.5, seed=seed)
+            expected = write(target, Autoregressive(), (2,), sampling, max_new_tokens=60)
+            assert write(target, strategy, (2,), sampling, max_new_tokens=60).tokens == (
+                expected.tokens
+            )
