@@ -71,8 +71,8 @@ class Ahead:
     def __init__(self, base: int, chain: Sequence[int], branches: Sequence[Branch]) -> None:
         """The branches start at places in the text with the chain behind it."""
         self.base = base
-        self.branches = branches
-        self._chain = tuple(chain)
+        self.branches = list(branches)
+        self.chain = tuple(chain)
 
     def take(self, block: Sequence[int]) -> tuple[int, list[Guess]] | None:
         """The number of the branch that foresaw `block`, committed since, and what it guessed next.
@@ -91,7 +91,7 @@ class Ahead:
     def _left(self, branch: Branch, block: tuple[int, ...]) -> list[Guess] | None:
         """The branch's guesses after `block`; None where it does not lead there."""
         accepted = branch.start.place - self.base
-        known = (*self._chain[:accepted], *branch.start.tokens)
+        known = (*self.chain[:accepted], *branch.start.tokens)
         if block[: len(known)] != known:
             return None
         branch.look()

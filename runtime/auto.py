@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from runtime.costs import drafting_rows, look_ahead_rows
 from runtime.drafter import Guess, LookupDrafter
+from runtime.early_exit import EarlyExit
 from runtime.hypotheses import USUAL_SOURCES, Source
 from runtime.metrics import Metrics
 from runtime.planner import NOTHING as ALONE
@@ -63,9 +64,12 @@ class Auto(Mirror):
         tokens_per_pass: int,
         in_turn: bool = False,
         sources: Sequence[Source] = USUAL_SOURCES,
+        early_exit: EarlyExit | None = None,
     ) -> None:
         """Have `planner` choose; a pass of the draft of `worker` gives `tokens_per_pass` tokens."""
-        super().__init__(worker, num_draft_tokens=1, num_hypotheses=0, sources=sources)
+        super().__init__(
+            worker, num_draft_tokens=1, num_hypotheses=0, sources=sources, early_exit=early_exit
+        )
         self._planner = planner
         self._tokens_per_pass = tokens_per_pass
         self._in_turn = in_turn
@@ -108,8 +112,7 @@ class Auto(Mirror):
         """Note how the round ended."""
         if outcome is not None and self._round is not None:
             self._round.block, self._round.ended = block, self._metrics.clock()
-            if self._guesses:
-                self._fan.learn(self._guesses, block)
+        self._learn_breaks(outcome, block)
         self._text = np.append(self._text, block)
         if self._reads:
             self._worker.commit(block)

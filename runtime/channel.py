@@ -25,8 +25,9 @@ class Kind(IntEnum):
     DRAFT = 2  # guess what follows: `first` tokens or more, up to `second` where a pass gives them
     ROLLOUT = 3  # the same where what is committed was foreseen; else nothing
     LOOK_AHEAD = 4  # `tokens` are `first` being verified, then starts: `second` guesses after each
-    GUESSES = 5  # asked for: `first` `tokens` for each place; of rollout `second`, or none (-1)
-    STOP = 6  # end the thread
+    EARLY_EXIT = 5  # the same with further starts, which the target's early exit names
+    GUESSES = 6  # asked for: `first` `tokens` for each place; of rollout `second`, or none (-1)
+    STOP = 7  # end the thread
 
 
 @dataclass(frozen=True, slots=True)

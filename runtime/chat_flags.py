@@ -149,7 +149,8 @@ def add_look_ahead(group: argparse._ArgumentGroup) -> None:
         type=lambda text: tuple(text.split(",")),
         metavar="LIST",
         help="where they come from, with commas between: bonus (the draft's next word after a "
-        "whole acceptance), runner-ups (its second choices), masks (any token at a place) "
+        "whole acceptance), runner-ups (its second choices), masks (any token at a place), exit "
+        "(what the target leans to after its first layers, of a bundle built with an early exit) "
         "(default: bonus,runner-ups)",
     )
     group.add_argument(

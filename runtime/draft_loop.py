@@ -120,9 +120,11 @@ class DraftLoop:
             self._commit(message.tokens)
         elif message.kind in (Kind.DRAFT, Kind.ROLLOUT):
             self._tell(self._guesses(message))
-        elif message.kind is Kind.LOOK_AHEAD:
+        elif message.kind in (Kind.LOOK_AHEAD, Kind.EARLY_EXIT):
             chain, pairs = message.tokens[: message.first], message.tokens[message.first :]
-            self._look_ahead(chain, unpack_hypotheses(pairs), message.second)
+            if message.kind is Kind.LOOK_AHEAD or self._ahead is None:
+                self._ahead = Ahead(self._length, chain, ())
+            self._look_ahead(self._ahead, unpack_hypotheses(pairs), message.second)
 
     def _commit(self, tokens: tuple[int, ...]) -> None:
         end = self._length + len(tokens)
@@ -157,17 +159,15 @@ class DraftLoop:
         columns, tokens = pack_guesses(branch.guesses, self._outbox.widest)
         return Message(Kind.GUESSES, asked.round, columns, rollout, tokens)
 
-    def _look_ahead(
-        self, chain: tuple[int, ...], hypotheses: Sequence[Hypothesis], count: int
-    ) -> None:
+    def _look_ahead(self, ahead: Ahead, hypotheses: Sequence[Hypothesis], count: int) -> None:
         """Draft `count` tokens after each guessed outcome: a pass, and more until the round ends.
 
         What a pass gave is looked at while there is time, and else when it is asked for.
         """
-        text = np.append(self._committed[: self._length], np.array(chain, np.int64))
+        text = np.append(self._committed[: self._length], np.array(ahead.chain, np.int64))
         room = len(self._committed) - len(text)
         branches = [self._branch(each, count, room) for each in hypotheses]
-        self._ahead = Ahead(self._length, chain, branches)
+        ahead.branches += branches
         unfinished = [branch for branch in branches if branch.unfinished]
         while unfinished:
             self._pass("look ahead", text, unfinished)

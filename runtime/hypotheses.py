@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from runtime.drafter import Guess
 
-Source = Literal["bonus", "runner-ups", "masks"]
+Source = Literal["bonus", "runner-ups", "masks", "exit"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 USUAL_SOURCES: tuple[Source, ...] = ("bonus", "runner-ups")
 
@@ -21,8 +21,8 @@ USUAL_SOURCES: tuple[Source, ...] = ("bonus", "runner-ups")
 class Hypothesis:
     """That the first `accepted` tokens of a chain stand and `final_token` follows; None: any does.
 
-    source: the draft's next word after the whole chain, a runner-up of one of its guesses, or mask
-    tokens alone.
+    source: the draft's next word after the whole chain, a runner-up of one of its guesses, mask
+    tokens alone, or the target's early exit.
     """
 
     accepted: int
@@ -44,11 +44,10 @@ class Fan:
         Each further runner-up is half as likely. half_life: after so many rounds what was seen
         counts half; the expectations weigh as much as eight rounds.
         """
-        self._stands, self._named = stands, named
+        self._stands = stands
         self._fade = 0.5 ** (1 / half_life)
         self._seen: list[list[float]] = []  # by place: evaluated, accepted
-        self._breaks = 0.0
-        self._ranks: list[float] = []  # by rank: broken proposals whose final token was there
+        self._ranks = {"runner-ups": _Ranks(named), "exit": _Ranks(named)}
 
     def hypotheses(
         self,
@@ -79,15 +78,36 @@ class Fan:
             counts[0] += 1
             counts[1] += token == guess.token
             if token != guess.token:
-                self._learn_rank(guess.runner_ups, token)
+                self._ranks["runner-ups"].learn(guess.runner_ups, token, self._fade)
                 break
 
-    def _learn_rank(self, runner_ups: Sequence[int], final_token: int) -> None:
-        self._breaks = self._breaks * self._fade + 1
-        self._ranks = [number * self._fade for number in self._ranks]
-        self._ranks += [0.0] * (len(runner_ups) - len(self._ranks))
-        if final_token in runner_ups:
-            self._ranks[runner_ups.index(final_token)] += 1
+    def of_exit(
+        self, named: Sequence[Sequence[int]], chain: Sequence[int], known: Collection[Hypothesis]
+    ) -> list[Hypothesis]:
+        """Outcomes of verifying `chain` that the early exit names, likeliest first, none `known`.
+
+        named: for each place of the chain, and the one after it, tokens, best first.
+        """
+        followed = {(each.accepted, each.final_token) for each in known}
+        found, reached = [], 1.0
+        for accepted, others in enumerate(_refusals(named, chain)):
+            stands = self._stands_at(accepted) if accepted < len(chain) else 0.0
+            for rank, token in enumerate(others):
+                if (accepted, token) not in followed:
+                    chance = reached * (1 - stands) * self._ranks["exit"].at(rank)
+                    found.append((chance, Hypothesis(accepted, token, "exit")))
+            reached *= stands
+        found.sort(key=lambda candidate: -candidate[0])
+        return [hypothesis for _, hypothesis in found]
+
+    def learn_exit(
+        self, named: Sequence[Sequence[int]], chain: Sequence[int], block: Sequence[int]
+    ) -> None:
+        """The exit had named these tokens where `block` was committed."""
+        for place, (others, token) in enumerate(zip(_refusals(named, chain), block, strict=False)):
+            if place == len(chain) or token != chain[place]:
+                self._ranks["exit"].learn(others, token, self._fade)
+                break
 
     def _candidates(
         self, guesses: Sequence[Guess], chain: int, sources: Collection[Source]
@@ -108,7 +128,7 @@ class Fan:
                 yield reached * stands, Hypothesis(accepted, guess.token, "bonus")
             if "runner-ups" in sources:
                 for rank, token in enumerate(guess.runner_ups):
-                    named = breaks * self._named_at(rank)
+                    named = breaks * self._ranks["runner-ups"].at(rank)
                     yield named, Hypothesis(accepted, token, "runner-ups")
             if "masks" in sources:
                 yield breaks, Hypothesis(accepted, None, "masks")
@@ -118,6 +138,29 @@ class Fan:
         evaluated, accepted = self._seen[place] if place < len(self._seen) else (0.0, 0.0)
         return (8 * self._stands + accepted) / (8 + evaluated)
 
-    def _named_at(self, rank: int) -> float:
-        seen = self._ranks[rank] if rank < len(self._ranks) else 0.0
-        return (8 * self._named * 0.5**rank + seen) / (8 + self._breaks)
+
+class _Ranks:
+    """How often a broken proposal's final token stood at each rank of a list."""
+
+    def __init__(self, named: float) -> None:
+        self._named = named
+        self._lists = 0.0
+        self._seen: list[float] = []
+
+    def learn(self, named: Sequence[int], final_token: int, fade: float) -> None:
+        self._lists = self._lists * fade + 1
+        self._seen = [number * fade for number in self._seen]
+        self._seen += [0.0] * (len(named) - len(self._seen))
+        if final_token in named:
+            self._seen[named.index(final_token)] += 1
+
+    def at(self, rank: int) -> float:
+        seen = self._seen[rank] if rank < len(self._seen) else 0.0
+        return (8 * self._named * 0.5**rank + seen) / (8 + self._lists)
+
+
+def _refusals(named: Sequence[Sequence[int]], chain: Sequence[int]) -> Iterator[list[int]]:
+    """What is named at each place but the chain's own token, which would be an acceptance."""
+    for place, tokens in enumerate(named[: len(chain) + 1]):
+        own = chain[place] if place < len(chain) else None
+        yield [token for token in tokens if token != own]

@@ -10,15 +10,17 @@ from runtime.batch import LaneSession
 from runtime.clock import REAL_TIMING
 from runtime.draft_model import draft_role, load_drafter, tokens_per_pass
 from runtime.drafter import Drafter, LookupDrafter, LookupFirst
+from runtime.early_exit import EarlyExit
 from runtime.emulation import EmulatedDevices, Pacer
 from runtime.errors import BundleError, UsageError
-from runtime.flavours import choose_graph, open_graph
+from runtime.flavours import choose_graph, open_exit_head, open_graph
 from runtime.fused import FusedSession
 from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest, Precision
 from runtime.probe import exactness
 from runtime.session import GraphSession, unpaced
 from runtime.settings import MOST_DRAFT_TOKENS, Settings
+from runtime.split_session import SplitSession
 from runtime.text import Text
 from runtime.worker import DraftWorker
 
@@ -76,6 +78,7 @@ class Models:
         self.lookup_first = False  # the draft model is asked only where there is nothing to copy
         self._lanes: LaneSession | None = None
         self.layout = self._lay_out(strategy)
+        self.early_exit: EarlyExit | None = None
         self.target = self._load_target(self.layout)
         self.exactness = exactness(
             self.target,
@@ -268,20 +271,45 @@ class Models:
         return "in turn" if strategy in ("speculative", "auto") and same else "at once"
 
     def _load_target(self, layout: Layout, **settings: Any) -> GraphSession[Any]:
+        folder, geometry = self.manifest.folder, self.manifest.target.geometry
+        cores: dict[str, Any] = {
+            "threads": layout.threads,
+            "cores": layout.cores,
+            "sharing": layout.sharing,
+        }
         try:
-            return open_graph(
-                self.manifest.folder,
+            target = open_graph(
+                folder,
                 self._graph,
-                self.manifest.target.geometry,
+                geometry,
                 provider=self.settings.provider,
-                threads=layout.threads,
-                cores=layout.cores,
                 context=self.context,
-                sharing=layout.sharing,
+                exit_layer=self._exit_layer(),
+                **cores,
                 **settings,
             )
+            if isinstance(target, SplitSession):
+                head = open_exit_head(folder, self._graph, **cores)
+                self.early_exit = EarlyExit(target, head)
         except MemoryError as error:
             raise self._too_large("memory ran out") from error
+        return target
+
+    def _exit_layer(self) -> int | None:
+        """After how many layers the target is left early; None where nobody asked for that.
+
+        Raises UsageError where it was asked for and the bundle has no such graph.
+        """
+        if "exit" not in self.settings.hypothesis_sources:
+            return None
+        layer = self.manifest.target.early_exit_layer
+        if layer is None or self._graph.early_exit is None:
+            raise UsageError(
+                f"Hypotheses from an early exit were asked for, and the bundle "
+                f"{self.manifest.folder} has none for the target in {self._graph.flavour}-"
+                f"{self._graph.precision}: build one with --early-exit-layer, or leave 'exit' out."
+            )
+        return layer
 
     def _drafter(self) -> Callable[[], Drafter]:
         """What loads the draft, as often as it must; a thread may keep it longer than this object.

@@ -35,6 +35,7 @@ class Strategies:
                 tokens_per_pass=models.draft_tokens_per_pass or 1,
                 in_turn=in_turn,
                 sources=settings.hypothesis_sources,
+                early_exit=models.early_exit,
             )
         if name == "mirror":
             return Mirror(
@@ -43,6 +44,7 @@ class Strategies:
                 num_hypotheses=models.num_hypotheses,
                 num_siblings=settings.num_siblings,
                 sources=settings.hypothesis_sources,
+                early_exit=models.early_exit,
                 redraft=settings.after_miss == "redraft",
             )
         return Speculative(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.drafter import Guess
+from runtime.early_exit import EarlyExit
 from runtime.hypotheses import USUAL_SOURCES, Fan, Hypothesis, Source
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling
@@ -139,16 +140,19 @@ class Mirror(Speculative):
         num_siblings: int = 0,
         sources: Collection[Source] = USUAL_SOURCES,
         redraft: bool = True,
+        early_exit: EarlyExit | None = None,
     ) -> None:
         """Propose `num_draft_tokens` tokens and follow `num_hypotheses` outcomes a round.
 
-        sources: where hypotheses come from. redraft: on a miss wait for a new draft; else verify
+        sources: where hypotheses come from; half of them come of the early exit where it is one of
+        these, in a further pass. redraft: on a miss wait for a new draft; else verify
         the pending token alone while the draft works on what follows any token, once in a row.
         """
         super().__init__(worker, num_draft_tokens=num_draft_tokens, num_siblings=num_siblings)
         self._num_hypotheses = num_hypotheses
         self._sources = sources
         self._redraft = redraft
+        self._early_exit = early_exit
         self._fan = Fan()
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
@@ -156,7 +160,11 @@ class Mirror(Speculative):
         super().begin(prompt, sampling, metrics)
         self._guesses: Sequence[Guess] = ()
         self._followed: Sequence[Hypothesis] = ()
-        self._was_bare = False
+        self._chain: tuple[int, ...] = ()
+        self._named: Sequence[Sequence[int]] = ()  # by the early exit, for each place
+        self._was_bare = self._looks_ahead = False
+        if self._early_exit is not None:
+            self._early_exit.tell(self._follow_exit)
 
     def propose(self, room: int) -> Proposal:
         """The rollout of the outcome that came, else a new draft or nothing."""
@@ -178,16 +186,43 @@ class Mirror(Speculative):
 
     def verifying(self, proposal: Proposal) -> None:
         """Have the draft follow the likeliest outcomes."""
-        chain = proposal.tokens[: proposal.trunk]
-        self._followed, self._was_bare = (), not chain
-        if self._num_hypotheses and self._worker.ready():
+        self._chain = chain = proposal.tokens[: proposal.trunk]
+        self._followed, self._was_bare, self._named = (), not chain, ()
+        self._looks_ahead = self._num_hypotheses > 0 and self._worker.ready()
+        if self._looks_ahead:
+            count = self._num_hypotheses - self._of_exit
             self._followed = self._fan.hypotheses(
-                self._guesses, len(chain), self._num_hypotheses, sources=self._sources
+                self._guesses, len(chain), count, sources=self._sources
             )
             self._worker.look_ahead(chain, self._followed, self._num_draft_tokens)
 
+    @property
+    def _of_exit(self) -> int:
+        """How many of the hypotheses are the early exit's."""
+        if self._early_exit is None:
+            return 0
+        return self._num_hypotheses // (1 if len(self._sources) == 1 else 2)
+
+    def _follow_exit(self, tokens: NDArray[np.int64]) -> None:
+        """Have the draft follow what the early exit names, while the target goes on."""
+        if not self._looks_ahead:
+            return
+        self._named = tokens[: len(self._chain) + 1].tolist()
+        found = self._fan.of_exit(self._named, self._chain, self._followed)[: self._of_exit]
+        if not found:
+            return
+        if self._worker.follow(self._chain, found, self._num_draft_tokens):
+            self._followed = (*self._followed, *found)
+        else:
+            self._metrics.early_exits_dropped += 1
+
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
         """Learn how proposals break, and tell the draft what was committed."""
+        self._learn_breaks(outcome, block)
+        super().observe(outcome, block)
+
+    def _learn_breaks(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
         if outcome is not None and self._guesses:
             self._fan.learn(self._guesses, block)
-        super().observe(outcome, block)
+        if outcome is not None and self._named:
+            self._fan.learn_exit(self._named, self._chain, block)

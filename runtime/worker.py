@@ -174,6 +174,19 @@ class DraftWorker:
         tokens = (*chain, *pack_hypotheses(hypotheses))
         self._send(Message(Kind.LOOK_AHEAD, self._round, len(chain), count, tokens))
 
+    def follow(self, chain: Sequence[int], hypotheses: Sequence[Hypothesis], count: int) -> bool:
+        """Have further outcomes of the same verification followed; False where the channel is full.
+
+        That is no failure: what was not told is not drafted for.
+        """
+        draft = self._drafts.current
+        tokens = (*chain, *pack_hypotheses(hypotheses))
+        message = Message(Kind.EARLY_EXIT, self._round, len(chain), count, tokens)
+        if draft is None or not draft.inbox.send(message, timeout_s=0.0):
+            return False
+        self._hypotheses = (*self._hypotheses, *hypotheses)
+        return True
+
     def close(self) -> bool:
         """End the threads; False when one is stuck and can only be left behind."""
         self._finish()

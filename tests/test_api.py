@@ -282,7 +282,7 @@ def test_a_draft_that_differs_in_padding_only_is_accepted(opened: Opened, tmp_pa
     size = len(tiny.vocabulary())
     names = (f"[PAD{size}]", f"[PAD{size + 1}]")
     other = build(tmp_path / "padded", padded(tiny.tensors(), 2), with_tokens(*names))
-    with opened(draft_model=other) as session:
+    with opened(draft_model=other, strategy="mirror") as session:
         answer = session.generate(MESSAGES, Sampling(), max_new_tokens=12)
         list(answer)
         assert answer.metrics.to_dict()["draft_error"] is None

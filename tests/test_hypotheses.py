@@ -57,9 +57,9 @@ def test_the_likeliest_are_followed() -> None:
 
 def test_each_source_can_be_switched_off() -> None:
     of: dict[Source, list[Hypothesis]] = {
-        "bonus": [BONUS], "runner-ups": [R11, R21, R12, R31], "masks": OPEN
+        "bonus": [BONUS], "runner-ups": [R11, R21, R12, R31], "masks": OPEN, "exit": []
     }  # fmt: skip
-    for count in range(4):
+    for count in range(5):
         for sources in itertools.combinations(SOURCES, count):
             found = fan().hypotheses(GUESSES, 2, 20, sources=sources)
             assert set(found) == {each for source in sources for each in of[source]}
@@ -161,3 +161,30 @@ def test_what_was_seen_fades() -> None:
         learned.learn([Guess(1), Guess(2), Guess(3)], (1, 2, 3))
     before, after = chances(fan(), GUESSES, ["masks"]), chances(learned, GUESSES, ["masks"])
     assert after["0 None"] < before["0 None"]
+
+
+NAMED = [[1, 5, 6], [7, 2, 8], [9, 3]]  # by an early exit, at the places of the chain 1, 2
+
+
+def exits(*pairs: tuple[int, int]) -> list[Hypothesis]:
+    return [Hypothesis(accepted, token, "exit") for accepted, token in pairs]
+
+
+def test_an_exit_names_what_may_stand_in_place_of_the_chains_own_tokens() -> None:
+    found = Fan(stands=0.5, named=0.4).of_exit(NAMED, (1, 2), ())
+    # 0.5 breaks at once, 0.25 at the second place, 0.25 is left for the place after the chain;
+    # each time the first that is named has 0.4, the next 0.2.
+    assert found == exits((0, 5), (0, 6), (1, 7), (2, 9), (1, 8), (2, 3))
+    known = [Hypothesis(0, 5), Hypothesis(2, 9, "bonus")]
+    assert Fan(stands=0.5, named=0.4).of_exit(NAMED, (1, 2), known) == exits(
+        (0, 6), (1, 7), (1, 8), (2, 3)
+    )
+    assert Fan().of_exit([[1, 5]], (), ()) == exits((0, 1), (0, 5))
+
+
+def test_what_the_exit_named_is_learned_where_the_chain_broke() -> None:
+    for block, first in (((5,), (0, 5)), ((6,), (0, 6)), ((1, 8), (0, 6))):
+        fan = Fan(stands=0.5, named=0.01)
+        for _ in range(50):
+            fan.learn_exit(NAMED, (1, 2), block)
+        assert fan.of_exit(NAMED, (1, 2), ())[0] == exits(first)[0]

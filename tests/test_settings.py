@@ -114,7 +114,11 @@ def test_a_provider_may_be_spelled_in_onnxruntimes_way(name: str) -> None:
         ({"num_draft_tokens": 33}, UsageError, "num_draft_tokens"),
         ({"num_hypotheses": -1}, UsageError, "num_hypotheses must be a whole number, 0 to 64"),
         ({"num_hypotheses": 65}, UsageError, "num_hypotheses"),
-        ({"hypothesis_sources": ["exit"]}, UsageError, "'exit' is not one of bonus, runner-ups, m"),
+        (
+            {"hypothesis_sources": ["entry"]},
+            UsageError,
+            "'entry' is not one of bonus, runner",
+        ),
         ({"hypothesis_sources": "bonus"}, UsageError, "hypothesis_sources"),
         ({"hypothesis_sources": [7]}, UsageError, "source of hypotheses 7 is not one of"),
         ({"after_miss": "wait"}, UsageError, "after_miss 'wait' is not one of redraft, verify"),

@@ -1,0 +1,148 @@
+"""Tests of runtime/early_exit.py and of rounds in which the target is left early."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from export.__main__ import main as export_main
+from runtime import Sampling, open_session
+from runtime.branches import NO_BRANCHES, Branches
+from runtime.errors import UsageError
+from runtime.hypotheses import Source
+from runtime.strategy import Autoregressive, Mirror
+from runtime.worker import DraftWorker
+from tests.table import TableDrafter, TableTarget, mixed, right, second, working, write, wrong
+
+Floats = NDArray[np.float32]
+
+
+class Leaky(TableTarget):
+    """Says, before its answer, what follows each row: the answer itself and some more tokens."""
+
+    def __init__(self, *, late: int = 0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.listener: Any = None
+        self.late = late  # at which rank the answer stands
+
+    def tell(self, listener: Any) -> None:
+        self.listener = listener
+
+    def extend(
+        self, tokens: NDArray[np.int64], *, num_logits: int = 1, branches: Branches = NO_BRANCHES
+    ) -> Floats:
+        rows = super().extend(tokens, num_logits=num_logits, branches=branches)
+        if self.listener is not None:
+            named = np.argsort(-rows, axis=1, kind="stable")
+            self.listener(np.roll(named, self.late, axis=1))
+        return rows
+
+
+def mirror(worker: DraftWorker, target: Leaky, *sources: Source, **settings: Any) -> Mirror:
+    settings = {"num_draft_tokens": 2, "num_hypotheses": 4} | settings
+    return Mirror(worker, sources=sources, early_exit=target, **settings)  # type: ignore[arg-type]
+
+
+def test_what_the_exit_names_is_followed_and_hits() -> None:
+    """The draft is wrong, and neither its second choice is right: only the exit knows."""
+    target = Leaky(vocabulary=16, seed=2)
+    with working(TableDrafter(target, wrong, per_pass=3), target) as worker:
+        strategy = mirror(worker, target, "bonus", "runner-ups", "exit")
+        written = write(target, strategy, max_new_tokens=24)
+        assert worker.error is None
+        names = [run.name for run in worker.work.runs if run.name != "read"]
+    metrics = written.metrics
+    assert metrics.hits == {"exit": metrics.rounds_followed}
+    assert metrics.misses["runner-ups"] == metrics.rounds_followed
+    assert metrics.to_dict()["hit_rate"] == 1.0
+    # Each round has a pass for the draft's own hypotheses and one for the exit's.
+    assert names.count("look ahead") == 2 * metrics.rounds
+
+
+def test_the_exit_may_be_the_only_source() -> None:
+    target = Leaky(vocabulary=16, seed=2)
+    with working(TableDrafter(target, wrong, per_pass=3), target) as worker:
+        written = write(target, mirror(worker, target, "exit"), max_new_tokens=24)
+        names = [run.name for run in worker.work.runs if run.name != "read"]
+    assert written.metrics.hits == {"exit": written.metrics.rounds_followed}
+    assert names.count("look ahead") == written.metrics.rounds
+
+
+def test_the_drafts_own_hypotheses_are_not_followed_twice() -> None:
+    target = Leaky(vocabulary=16, seed=2)
+    with working(TableDrafter(target, second, per_pass=3), target) as worker:
+        written = write(target, mirror(worker, target, "runner-ups", "exit"), max_new_tokens=24)
+    assert set(written.metrics.hits) == {"runner-ups"}
+
+
+def test_an_exit_that_finds_the_channel_full_is_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Leaky(vocabulary=16, seed=2)
+    with working(TableDrafter(target, wrong, per_pass=3), target) as worker:
+        monkeypatch.setattr(worker, "follow", lambda *_told: False)
+        written = write(target, mirror(worker, target, "bonus", "exit"), max_new_tokens=12)
+    assert written.metrics.early_exits_dropped == written.metrics.rounds
+    assert not written.metrics.hits
+
+
+def test_exits_change_no_text() -> None:
+    target = Leaky(vocabulary=8, seed=4)
+    plain = TableTarget(vocabulary=8, seed=4)
+    every = itertools.product((right, second, wrong, mixed), (0.0, 0.8), (1, 3), (1, 4, 16), (0, 2))
+    for number, (plan, temperature, per_pass, hypotheses, siblings) in enumerate(every):
+        target.late = number % 3
+        sampling = Sampling(temperature=temperature, seed=number)
+        expected = write(plain, Autoregressive(), (1, 2), sampling, max_new_tokens=16)
+        with working(TableDrafter(plain, plan, per_pass=per_pass), target) as worker:
+            strategy = mirror(
+                worker,
+                target,
+                "bonus",
+                "runner-ups",
+                "exit",
+                num_draft_tokens=1 + number % 4,
+                num_hypotheses=hypotheses,
+                num_siblings=siblings,
+                redraft=bool(number % 2),
+            )
+            assert write(target, strategy, (1, 2), sampling, max_new_tokens=16).tokens == (
+                expected.tokens
+            )
+            assert not worker.errors
+        target.tell(None)
+
+
+@pytest.fixture(scope="module")
+def with_exit(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exit") / "bundle"
+    flags = ["--out", str(folder), "--early-exit-layer", "1"]
+    assert export_main(["gguf", str(tiny_gguf), *flags]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_a_session_that_leaves_its_target_early(
+    with_exit: Path, tmp_path: Path, precision: str
+) -> None:
+    texts, hits = set(), 0
+    sources: list[tuple[Source, ...]] = [("bonus", "runner-ups"), ("runner-ups", "exit"), ("exit",)]
+    for chosen in sources:
+        settings: dict[str, Any] = {"precision": precision, "hypothesis_sources": chosen}
+        with open_session(with_exit, cache_dir=tmp_path, threads=1, **settings) as session:
+            for strategy in ("mirror", "auto", "autoregressive"):
+                session.strategy = strategy
+                answer = session.generate("the other text", Sampling(), max_new_tokens=24)
+                texts.add("".join(answer))
+                assert answer.metrics.to_dict()["draft_error"] is None
+                hits += answer.metrics.hits["exit"] + answer.metrics.misses["exit"]
+    assert len(texts) == 1
+    assert hits > 0
+
+
+def test_an_exit_that_is_not_there_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--early-exit-layer"):
+        open_session(tiny_bundle, cache_dir=tmp_path, hypothesis_sources=["exit"])
