@@ -87,17 +87,19 @@ class Profile:
     draft: Device
     overhead_ms: Figure
 
-    def scaled_guesses(self, factor: float) -> "Profile":
-        """The same with every guess times `factor`, so that two of them give a range.
+    def scaled_guesses(self, factor: float, *, draft: float | None = None) -> "Profile":
+        """The same with every guess times `factor`, so that several of them give a range.
 
-        Of a guessed contention it is what exceeds 1, of a guessed point what exceeds the last
-        point before it that is no guess: the rest is known.
+        draft: the factor for the draft's device, where it is another one: where all is a guess, one
+        factor for both changes no ratio. Of a guessed contention it is what exceeds 1, of a guessed
+        point what exceeds the last point before it that is no guess: the rest is known.
         """
+        other = factor if draft is None else draft
         return replace(
             self,
-            name=f"{self.name} (guesses x {factor:g})",
+            name=f"{self.name} (guesses x {factor:g}, x {other:g})",
             target=_scaled_device(self.target, factor),
-            draft=_scaled_device(self.draft, factor),
+            draft=_scaled_device(self.draft, other),
             overhead_ms=_scaled(self.overhead_ms, factor),
         )
 

@@ -65,7 +65,7 @@ def main() -> None:
                 )
                 make = _maker(session.settings)
             cut = [record.cut(options.max_new_tokens) for _, record in chosen]
-            virtual = [replay(record, VirtualTiming(profile), make) for record in cut]
+            virtual = [replay(record, VirtualTiming(profile), make).metrics for record in cut]
             took, modelled = _seconds(real), _seconds(virtual)
             apart.append(abs(took / modelled - 1))
             void = sum(each.void_runs for each in real)

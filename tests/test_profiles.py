@@ -102,7 +102,12 @@ def test_of_a_guess_only_what_is_not_known_is_scaled(tmp_path: Path) -> None:
     assert [point.ms.value for point in half.draft.cost] == [10, 15]
     assert (half.draft.contention.value, half.target.contention.value) == (1.125, 1.5)
     assert half.overhead_ms == Figure(0.25, guessed="i")
-    assert half.name == "ryzen-ai-igpu-npu (guesses x 0.5)"
+    assert half.name == "ryzen-ai-igpu-npu (guesses x 0.5, x 0.5)"
+    mixed = load_profile(str(path)).scaled_guesses(0.5, draft=2.0)
+    assert (mixed.target, mixed.overhead_ms) == (half.target, half.overhead_ms)
+    assert [point.ms.value for point in mixed.draft.cost] == [40, 60]
+    assert mixed.draft.contention.value == 1.5
+    assert mixed.name == "ryzen-ai-igpu-npu (guesses x 0.5, x 2)"
 
 
 @pytest.mark.parametrize(

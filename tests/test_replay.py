@@ -34,7 +34,7 @@ def a_record(
 
 
 def replayed(of: Record, make: MakeStrategy | None = None, **contention: float) -> Metrics:
-    return replay(of, VirtualTiming(seconds(**contention)), make)
+    return replay(of, VirtualTiming(seconds(**contention)), make).metrics
 
 
 def test_plain_decoding_takes_its_calls() -> None:
@@ -47,7 +47,7 @@ def test_plain_decoding_takes_its_calls() -> None:
 
 def test_an_overhead_is_part_of_every_round_but_of_no_run() -> None:
     line = device((1, 1000), (2, 2000))
-    metrics = replay(a_record(5), VirtualTiming(profile(line, line, overhead_ms=500)))
+    metrics = replay(a_record(5), VirtualTiming(profile(line, line, overhead_ms=500))).metrics
     assert metrics.ended == 3 + 4 * 1 + 3.5 * 0.5 + 0.25
     assert metrics.overheads_s == [0.5] * 4
 
@@ -75,7 +75,7 @@ def test_a_mirror_that_is_always_right_drafts_beside_the_target(
         device((1, 10_000), (2, 10_000), contention=contention),
         device((1, 4_000), (2, 4_000), contention=contention),
     )
-    metrics = replay(a_record(31), VirtualTiming(devices), MIRROR)
+    metrics = replay(a_record(31), VirtualTiming(devices), MIRROR).metrics
     verified = [run for run in metrics.target_runs if run.name == "verify"]
     assert [run.end - run.start for run in verified] == [pytest.approx(round_s)] * 10
     assert [run.start for run in verified[1:]] == [run.end for run in verified[:-1]]
@@ -92,7 +92,7 @@ def test_a_replay_gives_the_same_numbers_every_time(
 ) -> None:
     of = a_record(40, agreement=agreement)
     first, second = (
-        replay(of, VirtualTiming(load_profile("gpu-cpu")), make).to_dict() for _ in range(2)
+        replay(of, VirtualTiming(load_profile("gpu-cpu")), make).metrics.to_dict() for _ in range(2)
     )
     first.pop("peak_rss_bytes"), second.pop("peak_rss_bytes")
     assert first == second
@@ -110,7 +110,7 @@ def test_an_answer_ends_as_it_was_recorded(make: MakeStrategy | None, ended: str
 def test_lookup_copies_what_stands_in_the_text() -> None:
     tokens = np.tile([7, 8, 9, 10], 8)
     of = Record("qa", tokens, 12, 32, np.full((20, 1, RANKS), NONE, np.int32))
-    metrics = replay(of, VirtualTiming(seconds()), SPECULATIVE, draft="lookup")
+    metrics = replay(of, VirtualTiming(seconds()), SPECULATIVE, draft="lookup").metrics
     assert metrics.to_dict()["acceptance_rate"] == 1.0
     assert all(run.start == run.end for run in metrics.draft.runs)  # no device works for it
 

@@ -1,6 +1,8 @@
 """Replay a record: the real engine, strategies and worker, on tables in place of graphs."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +16,11 @@ from runtime.engine import decode
 from runtime.errors import MirrorError
 from runtime.manifest import Geometry
 from runtime.metrics import Metrics
+from runtime.progress import Role
 from runtime.sampling import Sampling
 from runtime.session import GraphSession
 from runtime.strategy import Autoregressive, Strategy
+from runtime.timeline import Run
 from runtime.verify import Outcome
 from runtime.virtual_time import VirtualTiming
 from runtime.worker import DraftWorker
@@ -97,13 +101,40 @@ class _Tables:
         return row
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay took, and the calls of target and draft.
+
+    Each as it would have been alone on a device that is awake.
+    """
+
+    metrics: Metrics
+    target: list[Run]
+    draft: list[Run]
+
+
+class _Noting:
+    """A pacer that notes each call's time alone."""
+
+    def __init__(self, devices: VirtualTiming | EmulatedDevices, role: Role) -> None:
+        self.calls: list[Run] = []
+        self._pacer = Pacer(devices, role)
+        self._clock = devices.timing
+        self._device = devices.profile.target if role == "target" else devices.profile.draft
+
+    def __call__(self, part: str, rows: int) -> AbstractContextManager[None]:
+        now = self._clock()
+        self.calls.append(Run(now, now + self._device.seconds(rows), part, rows))
+        return self._pacer(part, rows)
+
+
 def replay(
     record: Record,
     devices: VirtualTiming | EmulatedDevices,
     make: MakeStrategy | None = None,
     *,
     draft: Literal["model", "lookup"] = "model",
-) -> Metrics:
+) -> Replayed:
     """Write the recorded answer by the strategy that `make` gives, and say what it took.
 
     devices: where the calls run, in their own time. draft: the recorded one, or prompt lookup.
@@ -114,9 +145,9 @@ def replay(
     kept = tables.record
     context = len(kept.tokens) + ROOM
     target = TableSession(tables.target, vocabulary=tables.vocabulary, context=context)
-    target.pace = Pacer(devices, "target")
+    target.pace = target_calls = _Noting(devices, "target")
     session = TableSession(tables.draft, vocabulary=tables.vocabulary, context=context)
-    session.pace = Pacer(devices, "draft")
+    session.pace = draft_calls = _Noting(devices, "draft")
     places = record.guesses.shape[1]
     drafter: Drafter = LookupDrafter()
     if draft == "model":
@@ -153,7 +184,7 @@ def replay(
     written = kept.answer if kept.end_token is None else kept.answer[:-1]
     if text != written.tolist():
         raise MirrorError("The replay wrote another text than was recorded.")
-    return metrics
+    return Replayed(metrics, target_calls.calls, draft_calls.calls)
 
 
 class _Slowed:
