@@ -3,10 +3,10 @@
     python scripts/replay_answers.py --records FOLDER --json FILE
 
 Records are those of `scripts/record_answers.py`. Each strategy is tried with every setting of
-SPECULATIVE and MIRROR; of each profile the setting with the highest speed over all answers is
-shown, also by kind. `scripted` drafts are made up, right at each place with a given probability. A
-range in parentheses is what the profile's guesses make of it, those of the target's device and
-those of the draft's each halved and doubled.
+LENGTHS and HYPOTHESES; of each profile the setting with the highest speed over all answers is
+shown, also by kind, and beside it prompt lookup and `auto`. `scripted` drafts are made up, right
+at each place with a given probability. A range in parentheses is what the profile's guesses make of
+it, those of the target's device and those of the draft's each halved and doubled.
 """
 
 import argparse
@@ -14,14 +14,17 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from runtime.auto import Auto
+from runtime.calibration import UNMEASURED
+from runtime.planner import Planner
 from runtime.profiles import Profile, load_profile, profile_folder
 from runtime.strategy import Mirror, Speculative
 from runtime.virtual_time import VirtualTiming
@@ -35,37 +38,45 @@ SCRIPTED_PLACES = 8
 GOALS = (2.8, 5.8)
 FACTORS = tuple(product((0.5, 2.0), repeat=2))  # of the target's guesses and of the draft's
 TEMPERATURES = ("0", "0.8")
+LENGTHS = (1, 2, 4, 7)
 HYPOTHESES = (1, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A strategy: `length` draft tokens, 0 for none; `hypotheses` followed, None: no look-ahead."""
+    """A strategy by name: draft tokens, hypotheses that are followed, who drafts."""
 
+    strategy: str = "autoregressive"
     length: int = 0
-    hypotheses: int | None = None
+    hypotheses: int = 0
+    draft: Literal["model", "lookup"] = "model"
 
     def __str__(self) -> str:
         if not self.length:
-            return "autoregressive"
-        beside = "" if self.hypotheses is None else f", B = {self.hypotheses}"
-        return f"γ = {self.length}{beside}"
+            return self.strategy
+        beside = f", B = {self.hypotheses}" if self.strategy == "mirror" else ""
+        return f"{self.strategy}:{self.draft}, γ = {self.length}{beside}"
 
-    @property
-    def make(self) -> MakeStrategy | None:
-        """What makes it."""
-        if not self.length:
+    def maker(self, places: int) -> MakeStrategy | None:
+        """What makes it, for a draft that gives `places` tokens in a pass; one for all answers."""
+        if self.strategy == "autoregressive":
             return None
-        if self.hypotheses is None:
+        if self.strategy == "auto":
+            planner = Planner(replace(UNMEASURED, tokens_per_pass=places))
+            return partial(Auto, planner=planner, tokens_per_pass=places)
+        if self.strategy == "speculative":
             return partial(Speculative, num_draft_tokens=self.length)
         return partial(Mirror, num_draft_tokens=self.length, num_hypotheses=self.hypotheses)
 
 
-def settings(lengths: Sequence[int]) -> dict[str, list[Setting]]:
-    """What is tried of each strategy."""
+def settings(places: int) -> dict[str, list[Setting]]:
+    """What is tried of each strategy, where a pass of the draft gives so many tokens."""
+    lengths = [each for each in LENGTHS if each < places]
     return {
-        "speculative": [Setting(each) for each in lengths],
-        "mirror": [Setting(each, count) for each in lengths for count in HYPOTHESES],
+        "speculative": [Setting("speculative", each) for each in lengths],
+        "mirror": [Setting("mirror", each, count) for each in lengths for count in HYPOTHESES],
+        "lookup": [Setting("speculative", each, draft="lookup") for each in LENGTHS],
+        "auto": [Setting("auto")],
     }
 
 
@@ -118,15 +129,13 @@ def _profile(
 
 def _measured(profile: Profile, records: Sequence[Record], *, kinds: bool = True) -> dict[str, Any]:
     """The best setting of each strategy, and its figures; other guesses for these settings only."""
-    places = records[0].guesses.shape[1]
-    lengths = [each for each in (1, 2, 4, 7) if each < places]
     plain = _replays(profile, records, Setting())
     best = {
         name: max(
             ((each, _replays(profile, records, each)) for each in tried),
             key=lambda pair: tokens_per_s(pair[1]),
         )
-        for name, tried in settings(lengths).items()
+        for name, tried in settings(records[0].guesses.shape[1]).items()
     }
     found: dict[str, Any] = {name: {"setting": str(best[name][0])} for name in best}
     for kind in (OVERALL, *KINDS) if kinds else (OVERALL,):
@@ -147,7 +156,8 @@ def _measured(profile: Profile, records: Sequence[Record], *, kinds: bool = True
 
 
 def _replays(profile: Profile, records: Sequence[Record], setting: Setting) -> list[Replayed]:
-    return [replay(of, VirtualTiming(profile), setting.make) for of in records]
+    make = setting.maker(records[0].guesses.shape[1])
+    return [replay(of, VirtualTiming(profile), make, draft=setting.draft) for of in records]
 
 
 def _figures(replays: Sequence[Replayed], profile: Profile, base: float) -> dict[str, Any]:
@@ -167,9 +177,9 @@ def _show(found: Mapping[str, Any]) -> None:
         print(f"\nRecorded answers, temperature {temperature}; every figure is emulated.\n")
         print(
             "| profile | kind | tok/s | speculative | mirror | mirror / speculative | length | "
-            "hits | (t+d)/T | share of it |"
+            "hits | (t+d)/T | share of it | lookup | auto | auto / best fixed |"
         )
-        print("|---|---|---|---|---|---|---|---|---|---|")
+        print("|---" * 13 + "|")
         for name, figures in found.items():
             _rows(name, figures[f"temperature {temperature}"])
     print("\nScripted drafts: speed-up of the best mirror over autoregressive; emulated.\n")
@@ -207,8 +217,18 @@ def _rows(name: str, figures: Mapping[str, Any]) -> None:
                     "–" if own[key] is None else f"{own[key]:.2f}"
                     for key in ("hit_rate", "overlap_could", "overlap_share")
                 ),
+                *(f"{figures[each][kind]['speed_up']:.2f}" for each in ("lookup", "auto")),
+                f"{_against_best(figures, kind):.2f}",
             ]
             print(f"| {' | '.join(cells)} |")
+
+
+def _against_best(figures: Mapping[str, Any], kind: str) -> float:
+    """The speed of `auto` over that of the best setting of all answers."""
+    fixed = ("autoregressive", "speculative", "mirror", "lookup")
+    best = max(fixed, key=lambda name: figures[name][OVERALL]["tokens_per_s"])
+    own, other = figures["auto"][kind], figures[best][kind]
+    return float(own["tokens_per_s"] / other["tokens_per_s"])
 
 
 def _ranged(of: Mapping[str, Any]) -> str:
