@@ -14,12 +14,27 @@ from typing import Protocol
 from runtime.checks import path, real
 from runtime.clock import RealTiming
 from runtime.errors import UsageError
+from runtime.manifest import Geometry
 from runtime.profiles import Profile, load_profile
 from runtime.progress import Job, Progress, Role
 
 NEAR_S = 0.001  # before a run's end a thread is awake, since a long wait ends late
 ROOM = 1.5  # between the longest call of a trial and its modelled time
 WHOLE: Mapping[str, float] = {"whole": 1.0}
+
+
+def shares_of_parts(geometry: Geometry, layer: int, *, head: int) -> Mapping[str, float]:
+    """What the parts of a target that is left after `layer` layers cost of the whole, by weights.
+
+    head: tokens that the exit is about; it also has a map of the hidden state.
+    """
+    queries = geometry.heads * geometry.head_size
+    keys = geometry.kv_heads * geometry.head_size
+    per_layer = geometry.hidden * (2 * queries + 2 * keys + 3 * geometry.intermediate)
+    whole = geometry.layers * per_layer + geometry.hidden * geometry.vocabulary
+    prefix = layer * per_layer / whole
+    exit_ = geometry.hidden * (geometry.hidden + head) / whole
+    return {**WHOLE, "prefix": prefix, "suffix": 1 - prefix, "exit": exit_}
 
 
 class Devices(Protocol):

@@ -8,10 +8,10 @@ from typing import Any
 from runtime import memory, providers, vocabulary
 from runtime.batch import LaneSession
 from runtime.clock import REAL_TIMING
-from runtime.draft_model import draft_role, load_drafter, tokens_per_pass
+from runtime.draft_model import draft_role, load_drafter, load_head_tokens, tokens_per_pass
 from runtime.drafter import Drafter, LookupDrafter, LookupFirst
 from runtime.early_exit import EarlyExit
-from runtime.emulation import EmulatedDevices, Pacer
+from runtime.emulation import EmulatedDevices, Pacer, shares_of_parts
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_exit_head, open_graph
 from runtime.fused import FusedSession
@@ -139,7 +139,7 @@ class Models:
             self.target = self._load_target(layout, cache=self.target.cache)
             self.layout = layout
         if self.devices is not None:
-            self.target.pace = Pacer(self.devices, "target")
+            self.target.pace = self._pacer(self.devices)
         self.lookup_first = strategy == "speculative" and layout.sharing == "in turn"
         if strategy == "autoregressive":
             return
@@ -290,10 +290,24 @@ class Models:
             )
             if isinstance(target, SplitSession):
                 head = open_exit_head(folder, self._graph, **cores)
+                if self.devices is not None:
+                    head.pace = self._pacer(self.devices)
                 self.early_exit = EarlyExit(target, head)
         except MemoryError as error:
             raise self._too_large("memory ran out") from error
         return target
+
+    def _pacer(self, devices: EmulatedDevices) -> Pacer:
+        """What paces the target's calls, in two parts and an exit where it is left early."""
+        own, layer = self.manifest, self._exit_layer()
+        if layer is None:
+            return Pacer(devices, "target")
+        head = own.draft.head_tokens if own.draft else None
+        width = own.target.geometry.vocabulary
+        if head is not None:
+            width = len(load_head_tokens(own.folder / head, width))
+        shares = shares_of_parts(own.target.geometry, layer, head=width)
+        return Pacer(devices, "target", shares=shares)
 
     def _exit_layer(self) -> int | None:
         """After how many layers the target is left early; None where nobody asked for that.

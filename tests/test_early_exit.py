@@ -13,6 +13,7 @@ from runtime import Sampling, open_session
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.errors import UsageError
 from runtime.hypotheses import Source
+from runtime.profiles import load_profile
 from runtime.strategy import Autoregressive, Mirror
 from runtime.worker import DraftWorker
 from tests.table import TableDrafter, TableTarget, mixed, right, second, working, write, wrong
@@ -141,6 +142,25 @@ def test_a_session_that_leaves_its_target_early(
                 hits += answer.metrics.hits["exit"] + answer.metrics.misses["exit"]
     assert len(texts) == 1
     assert hits > 0
+
+
+def test_both_parts_and_the_exit_are_paced_on_emulated_devices(
+    with_exit: Path, tmp_path: Path
+) -> None:
+    name = "dual-desktop-gpu"
+    settings: dict[str, Any] = {"hypothesis_sources": ("exit",), "strategy": "mirror"}
+    emulation: dict[str, Any] = {"emulate": name, "time_scale": 1.0}
+    answers = []
+    for added in ({}, emulation):
+        with open_session(with_exit, cache_dir=tmp_path, threads=1, **settings, **added) as session:
+            answers.append(session.generate("the other text", Sampling(), max_new_tokens=8))
+            assert "".join(answers[-1])
+    plain, emulated = answers
+    assert emulated.tokens == plain.tokens
+    target = load_profile(name).target
+    calls = 3 * target.transfer_ms.value / 1000  # of two parts and the exit
+    shortest = min(run.end - run.start for run in emulated.metrics.target_runs[1:])
+    assert shortest >= target.seconds(1) - target.transfer_ms.value / 1000 + calls - 1e-6
 
 
 def test_an_exit_that_is_not_there_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from runtime.clock import RealTiming
-from runtime.emulation import ROOM, EmulatedDevices, Pacer, emulated_devices
+from runtime.emulation import ROOM, EmulatedDevices, Pacer, emulated_devices, shares_of_parts
 from runtime.errors import UsageError
+from runtime.manifest import Geometry
 from runtime.profiles import Profile, profile_folder
 from runtime.progress import Progress
 from tests.devices import seconds
@@ -95,6 +96,15 @@ def test_parts_take_their_share_and_others_are_refused(monkeypatch: pytest.Monke
         assert hand.now == pytest.approx(end)
     with pytest.raises(UsageError, match="'whole' of the target"):
         pacer("whole", 1)
+
+
+def test_parts_of_a_target_cost_what_their_weights_are_of_it() -> None:
+    # A layer: 8 * (2 * 8 + 2 * 4 + 3 * 16) = 576 weights; three of them and 8 * 9 of the head.
+    geometry = Geometry(3, 8, 16, 2, 1, 4, 9, 64, 1e4, 1e-5)
+    shares = shares_of_parts(geometry, 2, head=5)
+    assert shares["whole"] == shares["prefix"] + shares["suffix"] == 1.0
+    assert shares["prefix"] == 2 * 576 / (3 * 576 + 72)
+    assert shares["exit"] == 8 * (8 + 5) / (3 * 576 + 72)
 
 
 def test_a_call_that_fails_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
