@@ -43,6 +43,7 @@ def open_session(
     num_draft_tokens: int | None = None,
     draft_tokens_per_pass: int | None = None,
     num_siblings: int = 0,
+    num_copied_tokens: int = 0,
     num_hypotheses: int | None = None,
     hypothesis_sources: Sequence[str] | None = None,
     after_miss: str = "redraft",
@@ -66,10 +67,11 @@ def open_session(
     draft: by default the draft model, left out where the bundle has none or memory is short.
     strategy: auto where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
     one less than a draft model gives in a pass of several, as that is the guess after them.
-    draft_tokens_per_pass: as many as the draft model was trained for. num_siblings: so many of the
-    draft's second choices are verified beside its first, as leaves of a tree. num_hypotheses: how
-    many outcomes of a round the draft follows in mirror; 8. hypothesis_sources: some of bonus,
-    runner-ups and masks; the first two. after_miss: redraft, or verify the pending token alone.
+    draft_tokens_per_pass: as many as the draft model was trained for. num_siblings: so many of
+    the draft's second choices are verified beside its first, as leaves of a tree;
+    num_copied_tokens: and so many that followed elsewhere in the text. num_hypotheses: how many outcomes of a round
+    the draft follows in mirror; 8. hypothesis_sources: some of bonus, runner-ups, masks and exit;
+    the first two. after_miss: redraft, or verify the pending token alone.
     context_length: tokens, at most the model's own. threads, draft_threads: by default the cores
     are shared out. verify: hash also the files that are unchanged since they were last hashed.
     emulate: a device profile's name or file; every time is then one of its devices', see
@@ -88,6 +90,7 @@ def open_session(
         num_draft_tokens=num_draft_tokens,
         draft_tokens_per_pass=draft_tokens_per_pass,
         num_siblings=num_siblings,
+        num_copied_tokens=num_copied_tokens,
         num_hypotheses=num_hypotheses,
         hypothesis_sources=hypothesis_sources,
         after_miss=after_miss,
@@ -186,6 +189,7 @@ class Session:
             "num_draft_tokens": models.num_draft_tokens,
             "draft_tokens_per_pass": models.draft_tokens_per_pass,
             "num_siblings": models.settings.num_siblings,
+            "num_copied_tokens": models.settings.num_copied_tokens,
             "num_hypotheses": models.num_hypotheses,
             "hypothesis_sources": list(models.settings.hypothesis_sources),
             "after_miss": models.settings.after_miss,

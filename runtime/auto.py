@@ -79,7 +79,6 @@ class Auto(Mirror):
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """As the others; the planner begins a text too."""
         super().begin(prompt, sampling, metrics)
-        self._text = prompt
         self._reads = not self._in_turn
         self._round: _Begun | None = None
         self._planner.begin()

@@ -138,6 +138,14 @@ def add_look_ahead(group: argparse._ArgumentGroup) -> None:
         "(default: %(default)s)",
     )
     group.add_argument(
+        "--num-copied-tokens",
+        type=integer(),
+        default=0,
+        metavar="N",
+        help="and tokens that followed where the last two stood before, as a second branch "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
         "--num-hypotheses",
         type=integer(least=0),
         metavar="B",

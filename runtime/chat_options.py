@@ -20,6 +20,7 @@ OPEN_SETTINGS = (
     "num_draft_tokens",
     "draft_tokens_per_pass",
     "num_siblings",
+    "num_copied_tokens",
     "num_hypotheses",
     "hypothesis_sources",
     "after_miss",
@@ -57,6 +58,7 @@ class Options:
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
     num_siblings: int
+    num_copied_tokens: int
     num_hypotheses: int | None
     hypothesis_sources: tuple[str, ...] | None
     after_miss: str

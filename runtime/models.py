@@ -89,10 +89,11 @@ class Models:
             folder=probes,
             say=say,
         )
-        if settings.num_siblings and self.exactness.kind != "bitwise":
+        trees = settings.num_siblings or settings.num_copied_tokens
+        if trees and self.exactness.kind != "bitwise":
             raise UsageError(
                 "Trees need a target whose logits do not depend on how many rows are computed "
-                "together, and here they do: leave num_siblings out."
+                "together, and here they do: leave num_siblings and num_copied_tokens out."
             )
         self.prepare(strategy)
 

@@ -14,6 +14,7 @@ DRAFTS = ("model", "lookup", "none")
 STRATEGIES = ("auto", "mirror", "speculative", "autoregressive")
 MOST_DRAFT_TOKENS = 32
 MOST_SIBLINGS = 32
+MOST_COPIED_TOKENS = 32
 MOST_HYPOTHESES = 64
 AFTER_MISS = ("redraft", "verify")
 
@@ -33,6 +34,7 @@ class Settings:
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
     num_siblings: int
+    num_copied_tokens: int
     num_hypotheses: int | None
     hypothesis_sources: tuple[Source, ...]
     after_miss: str
@@ -53,6 +55,7 @@ def settle(
     num_draft_tokens: int | None,
     draft_tokens_per_pass: int | None,
     num_siblings: int,
+    num_copied_tokens: int,
     num_hypotheses: int | None,
     hypothesis_sources: Sequence[str] | None,
     after_miss: str,
@@ -86,6 +89,7 @@ def settle(
     check_strategy(strategy, kind)
     check_draft_tokens(num_draft_tokens)
     whole("num_siblings", num_siblings, least=0, most=MOST_SIBLINGS)
+    whole("num_copied_tokens", num_copied_tokens, least=0, most=MOST_COPIED_TOKENS)
     if num_hypotheses is not None:
         whole("num_hypotheses", num_hypotheses, least=0, most=MOST_HYPOTHESES)
     _one_of("after_miss", after_miss, AFTER_MISS)
@@ -117,6 +121,7 @@ def settle(
         num_draft_tokens=num_draft_tokens,
         draft_tokens_per_pass=draft_tokens_per_pass,
         num_siblings=num_siblings,
+        num_copied_tokens=num_copied_tokens,
         num_hypotheses=num_hypotheses,
         hypothesis_sources=_sources(hypothesis_sources),
         after_miss=after_miss,

@@ -43,6 +43,7 @@ class Strategies:
                 num_draft_tokens=models.num_draft_tokens,
                 num_hypotheses=models.num_hypotheses,
                 num_siblings=settings.num_siblings,
+                num_copied_tokens=settings.num_copied_tokens,
                 sources=settings.hypothesis_sources,
                 early_exit=models.early_exit,
                 redraft=settings.after_miss == "redraft",
@@ -51,6 +52,7 @@ class Strategies:
             worker,
             num_draft_tokens=models.num_draft_tokens,
             num_siblings=settings.num_siblings,
+            num_copied_tokens=settings.num_copied_tokens,
             in_turn=in_turn,
             one_pass=models.one_pass,
         )

@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.drafter import Guess
+from runtime.drafter import Guess, LookupDrafter
 from runtime.early_exit import EarlyExit
 from runtime.hypotheses import USUAL_SOURCES, Fan, Hypothesis, Source
 from runtime.metrics import Metrics
 from runtime.sampling import Sampling
-from runtime.trees import with_siblings
+from runtime.trees import joined, with_siblings
 from runtime.verify import Outcome, Proposal
 from runtime.worker import Draft, DraftWorker
 
@@ -70,12 +70,14 @@ class Speculative:
         *,
         num_draft_tokens: int,
         num_siblings: int = 0,
+        num_copied_tokens: int = 0,
         in_turn: bool = False,
         one_pass: bool = False,
     ) -> None:
         """Propose `num_draft_tokens` tokens a round from `worker`.
 
-        num_siblings: so many runner-ups stand beside them, as leaves of a tree. one_pass: fewer
+        num_siblings: so many runner-ups stand beside them, as leaves of a tree. num_copied_tokens:
+        and a chain of so many that followed where the last two tokens stood before. one_pass: fewer
         tokens where a pass of the draft gives fewer. in_turn: draft and target need the same cores,
         so the draft reads a prompt when the target has, and is waited for; else it reads beside the
         target, which goes on without it meanwhile.
@@ -83,17 +85,20 @@ class Speculative:
         self._worker = worker
         self._num_draft_tokens = num_draft_tokens
         self._num_siblings = num_siblings
+        self._num_copied_tokens = num_copied_tokens
+        self._lookup = LookupDrafter(shortest=2)
         self._one_pass = one_pass
         self._in_turn = in_turn
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """The draft reads the prompt beside the target, or rests until its turn."""
-        self._prompt, self._sampling, self._metrics = prompt, sampling, metrics
+        self._text, self._sampling, self._metrics = prompt, sampling, metrics
         if not self._in_turn:
             self._start(prompt)
 
     def propose(self, room: int) -> Proposal:
         """Wait for the draft, except while there is none or it reads beside the target."""
+        self._room = room
         count = min(self._num_draft_tokens, room)
         if count < 1:
             return NOTHING
@@ -104,15 +109,24 @@ class Speculative:
     def _ask(self, count: int) -> Proposal:
         """What the draft proposes, at most `count` tokens deep."""
         draft = self._worker.propose(1 if self._one_pass else count, count)
-        return with_siblings(draft.guesses, self._num_siblings)
+        return self._tree(draft.guesses, self._num_siblings)
+
+    def _tree(self, guesses: Sequence[Guess], siblings: int) -> Proposal:
+        """The guesses as a trunk, and what else may stand."""
+        tree = with_siblings(guesses, siblings)
+        if not self._num_copied_tokens:
+            return tree
+        _, copied = self._lookup.copied(self._text, min(self._num_copied_tokens, self._room))
+        return joined(tree, [guess.token for guess in copied])
 
     def verifying(self, proposal: Proposal) -> None:
         """The draft rests."""
 
     def observe(self, outcome: Outcome | None, block: tuple[int, ...]) -> None:
         """The draft learns what was committed."""
+        self._text = np.append(self._text, block)
         if outcome is None and self._in_turn:
-            self._start(np.append(self._prompt, block))
+            self._start(self._text)
         else:
             self._worker.commit(block)
 
@@ -138,6 +152,7 @@ class Mirror(Speculative):
         num_draft_tokens: int,
         num_hypotheses: int,
         num_siblings: int = 0,
+        num_copied_tokens: int = 0,
         sources: Collection[Source] = USUAL_SOURCES,
         redraft: bool = True,
         early_exit: EarlyExit | None = None,
@@ -148,7 +163,12 @@ class Mirror(Speculative):
         these, in a further pass. redraft: on a miss wait for a new draft; else verify
         the pending token alone while the draft works on what follows any token, once in a row.
         """
-        super().__init__(worker, num_draft_tokens=num_draft_tokens, num_siblings=num_siblings)
+        super().__init__(
+            worker,
+            num_draft_tokens=num_draft_tokens,
+            num_siblings=num_siblings,
+            num_copied_tokens=num_copied_tokens,
+        )
         self._num_hypotheses = num_hypotheses
         self._sources = sources
         self._redraft = redraft
@@ -176,7 +196,7 @@ class Mirror(Speculative):
         draft = self._worker.propose(count, count + 1, redraft=redraft)
         self._foreseen(draft)
         self._guesses = draft.guesses
-        return with_siblings(draft.guesses[:count], self._num_siblings)
+        return self._tree(draft.guesses[:count], self._num_siblings)
 
     def _foreseen(self, draft: Draft) -> None:
         """Count whether the outcome was among the hypotheses, where there were any."""

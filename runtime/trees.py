@@ -1,7 +1,6 @@
 """Proposals that are trees: what else may follow, beside the likeliest path."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from runtime.drafter import Guess
 from runtime.verify import Proposal
@@ -25,14 +24,11 @@ def with_siblings(guesses: Sequence[Guess], count: int) -> Proposal:
     )
 
 
-def joined(first: Sequence[int], second: Sequence[int]) -> Proposal:
-    """Two chains as one tree with `first` as the trunk; a common beginning is there once."""
-    pairs = zip(first, second, strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    tokens, parents = list(first), list(range(-1, len(first) - 1))
-    parent = common - 1
-    for token in second[common:]:
-        parents.append(parent)
-        parent = len(tokens)
-        tokens.append(token)
-    return Proposal(tuple(tokens), tuple(parents))
+def joined(tree: Proposal, chain: Sequence[int]) -> Proposal:
+    """A tree with a further chain from its root; a common beginning is there once."""
+    node, common = -1, 0
+    while common < len(chain) and (child := tree.child(node, chain[common])) is not None:
+        node, common = child, common + 1
+    rest = tuple(chain[common:])
+    parents = (node, *range(len(tree), len(tree) + len(rest) - 1))[: len(rest)]
+    return Proposal(tree.tokens + rest, tree.parents + parents)

@@ -128,7 +128,8 @@ def test_stats_print_settings_and_metrics_on_stderr() -> None:
 def test_every_setting_reaches_open_session() -> None:
     session = FakeSession()
     flags = "-m m -md d --precision fp32 --strategy speculative --num-draft-tokens 8"
-    flags += " --draft-tokens-per-pass 5 --num-siblings 3 --num-hypotheses 7"
+    flags += " --draft-tokens-per-pass 5 --num-siblings 3 --num-copied-tokens 5"
+    flags += " --num-hypotheses 7"
     flags += " --hypothesis-sources masks,bonus"
     flags += " --after-miss verify"
     flags += " -e openvino --draft-execution-provider CPU"
@@ -148,6 +149,7 @@ def test_every_setting_reaches_open_session() -> None:
         "num_draft_tokens": 8,
         "draft_tokens_per_pass": 5,
         "num_siblings": 3,
+        "num_copied_tokens": 5,
         "num_hypotheses": 7,
         "hypothesis_sources": ("masks", "bonus"),
         "after_miss": "verify",

@@ -21,6 +21,7 @@ def test_every_long_flag_may_be_spelled_with_underscores() -> None:
         "--num-draft-tokens": "8",
         "--draft-tokens-per-pass": "3",
         "--num-siblings": "2",
+        "--num-copied-tokens": "6",
         "--num-hypotheses": "12",
         "--hypothesis-sources": "masks,bonus",
         "--after-miss": "verify",

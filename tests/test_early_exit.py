@@ -59,8 +59,9 @@ def test_what_the_exit_names_is_followed_and_hits() -> None:
     assert metrics.hits == {"exit": metrics.rounds_followed}
     assert metrics.misses["runner-ups"] == metrics.rounds_followed
     assert metrics.to_dict()["hit_rate"] == 1.0
-    # Each round has a pass for the draft's own hypotheses and one for the exit's.
-    assert names.count("look ahead") == 2 * metrics.rounds
+    # Each round has a pass for the draft's own hypotheses and one for the exit's
+    # (the last round's may still be under way).
+    assert 2 * metrics.rounds_followed <= names.count("look ahead") <= 2 * metrics.rounds
 
 
 def test_the_exit_may_be_the_only_source() -> None:
@@ -69,7 +70,8 @@ def test_the_exit_may_be_the_only_source() -> None:
         written = write(target, mirror(worker, target, "exit"), max_new_tokens=24)
         names = [run.name for run in worker.work.runs if run.name != "read"]
     assert written.metrics.hits == {"exit": written.metrics.rounds_followed}
-    assert names.count("look ahead") == written.metrics.rounds
+    rounds = written.metrics.rounds
+    assert written.metrics.rounds_followed <= names.count("look ahead") <= rounds
 
 
 def test_the_drafts_own_hypotheses_are_not_followed_twice() -> None:

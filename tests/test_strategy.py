@@ -321,3 +321,17 @@ def test_runner_ups_are_verified_beside_the_first_choices(
         assert worker.error is None
     assert written.tokens == alone.tokens
     assert written.metrics.to_dict()["mean_acceptance_length"] == pytest.approx(2.0, abs=0.2)
+
+
+@pytest.mark.parametrize("kind", [Speculative, Mirror])
+def test_what_followed_elsewhere_is_verified_beside_the_draft(kind: type[Speculative]) -> None:
+    """The draft is always wrong, and the text goes round: only the copied branch is right."""
+    target = counting()
+    settings: dict[str, Any] = {"num_hypotheses": 4} if kind is Mirror else {}
+    with working(TableDrafter(target, wrong), target) as worker:
+        strategy = kind(worker, num_draft_tokens=2, num_copied_tokens=4, num_siblings=1, **settings)
+        written = write(target, strategy, max_new_tokens=30)
+        assert worker.error is None
+    assert written.tokens == tuple(token % 8 for token in range(1, 31))
+    assert written.metrics.draft_tokens_accepted >= 12
+    assert max(map(len, target.proposals)) <= 2 + 1 + 4

@@ -36,7 +36,7 @@ def test_runner_ups_hang_beside_the_trunk_the_best_and_earliest_first(
 
 
 def test_of_nothing_there_is_an_empty_tree() -> None:
-    assert with_siblings([], 4) == joined((), ()) == Proposal.chain(())
+    assert with_siblings([], 4) == joined(Proposal.chain(()), ()) == Proposal.chain(())
 
 
 def paths(tree: Proposal) -> set[tuple[int, ...]]:
@@ -51,9 +51,18 @@ def paths(tree: Proposal) -> set[tuple[int, ...]]:
 def test_two_chains_make_a_tree_of_both_with_the_first_as_trunk() -> None:
     chains = [chain for length in range(4) for chain in itertools.product(range(3), repeat=length)]
     for first, second in itertools.product(chains, repeat=2):
-        tree = joined(first, second)
+        tree = joined(Proposal.chain(first), second)
         ways = [chain[:end] for chain in (first, second) for end in range(1, len(chain) + 1)]
         assert paths(tree) == set(ways)
         assert tree.cut(len(first)) == Proposal.chain(first)
         longer = second if second[: len(first)] == first else first
         assert tree.trunk == len(longer)
+
+
+def test_a_chain_joins_a_tree_where_they_part() -> None:
+    tree = Proposal((5, 6, 7), (-1, 0, -1))
+    assert joined(tree, ()) == joined(tree, (5, 6)) == joined(tree, (7,)) == tree
+    assert joined(tree, (5, 8, 9)) == Proposal((5, 6, 7, 8, 9), (-1, 0, -1, 0, 3))
+    assert joined(tree, (7, 6)) == Proposal((5, 6, 7, 6), (-1, 0, -1, 2))
+    assert joined(tree, (1,)) == Proposal((5, 6, 7, 1), (-1, 0, -1, -1))
+    assert joined(tree, (5, 6, 1)) == Proposal((5, 6, 7, 1), (-1, 0, -1, 1))
