@@ -67,13 +67,13 @@ def open_session(
     draft: by default the draft model, left out where the bundle has none or memory is short.
     strategy: auto where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
     one less than a draft model gives in a pass of several, as that is the guess after them.
-    draft_tokens_per_pass: as many as the draft model was trained for. num_siblings: so many of
-    the draft's second choices are verified beside its first, as leaves of a tree;
-    num_copied_tokens: and so many that followed elsewhere in the text. num_hypotheses: how many outcomes of a round
-    the draft follows in mirror; 8. hypothesis_sources: some of bonus, runner-ups, masks and exit;
-    the first two. after_miss: redraft, or verify the pending token alone.
-    context_length: tokens, at most the model's own. threads, draft_threads: by default the cores
-    are shared out. verify: hash also the files that are unchanged since they were last hashed.
+    draft_tokens_per_pass: as many as the draft model was trained for. num_siblings: so many of the
+    draft's second choices are verified beside its first, as leaves of a tree. num_copied_tokens:
+    and so many tokens that followed elsewhere in the text. num_hypotheses: how many outcomes of a
+    round the draft follows in mirror; 8. hypothesis_sources: some of bonus, runner-ups, masks and
+    exit; the first two. after_miss: redraft, or verify the pending token alone. context_length:
+    tokens, at most the model's own. threads, draft_threads: by default the cores are shared out.
+    verify: hash also the files that are unchanged since they were last hashed.
     emulate: a device profile's name or file; every time is then one of its devices', see
     docs/emulation.md. time_scale: how much slower than there the time goes here; by default
     measured, so that the computing fits.
