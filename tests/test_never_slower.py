@@ -1,0 +1,85 @@
+"""Tests of scripts/never_slower.py: what it reads, replays, and says."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts import never_slower
+from scripts.emulated.paired import Took
+from scripts.emulated.records import save
+from scripts.never_slower import AUTO, compared_of, of_bench, of_profile, show
+from tests.test_replay import a_record
+
+PLAIN = "autoregressive"
+
+
+def answer(way: str, question: int, tokens: list[int], tpot_s: float | None) -> dict[str, Any]:
+    return {
+        "strategy": way,
+        "category": "qa",
+        "question_id": question,
+        "repeat": 1,
+        "turn": 1,
+        "tokens": tokens,
+        "metrics": {"emitted_tokens": len(tokens), "tpot_s": tpot_s},
+    }
+
+
+def report(*answers: dict[str, Any]) -> dict[str, Any]:
+    return {"strategies": {PLAIN: {}, AUTO: {}}, "answers": list(answers)}
+
+
+def test_answers_of_a_bench_are_paired() -> None:
+    found = of_bench(
+        report(
+            answer(PLAIN, 1, [5, 6, 7], 0.5),
+            answer(AUTO, 1, [5, 6, 7], 0.25),
+            answer(PLAIN, 2, [5, 6], 0.5),  # texts that differ
+            answer(AUTO, 2, [5, 7], 0.5),
+            answer(PLAIN, 3, [5], None),  # no token after the first
+            answer(AUTO, 3, [5], None),
+            answer(PLAIN, 4, [5, 6], 0.5),  # which auto did not come to
+        )
+    )
+    assert found == {PLAIN: [Took("qa", 2, 1.0)], AUTO: [Took("qa", 2, 0.5)]}
+
+
+@pytest.mark.parametrize(("speed", "holds"), [(1.0, True), (0.98, True), (0.96, False)])
+def test_a_row_says_whether_the_claim_holds(
+    speed: float, *, holds: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = [Took("qa", 200, 100.0)] * 4
+    ways = {PLAIN: plain, AUTO: [Took("qa", 200, 100.0 / speed)] * 4}
+    assert list(show({"here": ways})) == [holds] * 2
+    shown = capsys.readouterr().out
+    row = f"| here | overall | 4 | {PLAIN} | {speed:.3f} | {speed:.3f}–{speed:.3f} |"
+    assert f"{row} {'yes' if holds else 'no'} |" in shown
+
+
+def test_a_kind_with_one_answer_is_not_compared() -> None:
+    ways = {PLAIN: [Took("qa", 200, 1.0)], AUTO: [Took("qa", 200, 1.0)]}
+    assert compared_of(ways, "qa") is None
+
+
+def test_every_way_writes_every_answer() -> None:
+    found = of_profile(("dual-desktop-gpu", "recorded", [a_record(12), a_record(9)]))
+    assert len(found) == 18
+    assert all([of.tokens for of in own] == [11, 8] for own in found.values())
+    assert found["speculative:model:4"][0].seconds < found[PLAIN][0].seconds
+    # Nothing stands twice in the text, so that lookup proposes nothing.
+    assert found["speculative:lookup:4"][0].seconds == pytest.approx(found[PLAIN][0].seconds)
+
+
+def test_the_command_replays_records(tmp_path: Path) -> None:
+    for name, kind in [("0", "qa"), ("0.8", "rag")]:
+        save(tmp_path / f"answers-{name}.npz", [replace(a_record(8), kind=kind)])
+    command = [sys.executable, never_slower.__file__, "emulated", "--records", str(tmp_path)]
+    command += ["--profiles", "dual-desktop-gpu", "--json", str(tmp_path / "took.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "dual-desktop-gpu, recorded draft" in done.stdout, done.stderr
+    assert len(json.loads((tmp_path / "took.json").read_text())) == 2
