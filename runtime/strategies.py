@@ -25,6 +25,8 @@ class Strategies:
     def make(self, name: str) -> Strategy:
         """The strategy of that name; plain decoding where there is no draft."""
         models, settings = self._models, self._models.settings
+        if models.early_exit is not None:
+            models.early_exit.tell(None)  # the strategy before may have listened
         if name == "autoregressive" or models.worker is None:
             return Autoregressive()
         worker, in_turn = models.worker, models.layout.sharing == "in turn"

@@ -1,6 +1,8 @@
 """Tests of runtime/early_exit.py and of rounds in which the target is left early."""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,26 @@ def test_both_parts_and_the_exit_are_paced_on_emulated_devices(
     calls = 3 * target.transfer_ms.value / 1000  # of two parts and the exit
     shortest = min(run.end - run.start for run in emulated.metrics.target_runs[1:])
     assert shortest >= target.seconds(1) - target.transfer_ms.value / 1000 + calls - 1e-6
+
+
+def test_a_strategy_that_does_not_listen_has_no_exit_read(with_exit: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"draft": "lookup", "hypothesis_sources": ["exit"], "threads": 1}
+    with open_session(with_exit, cache_dir=tmp_path, strategy="mirror", **settings) as session:
+        exit_, read = session._models.early_exit, list[int]()
+        assert exit_ is not None
+
+        @contextmanager
+        def note(_part: str, rows: int) -> Iterator[None]:
+            read.append(rows)
+            yield
+
+        exit_._head.pace = note
+        for strategy, is_read in (("mirror", True), ("speculative", False), ("mirror", True)):
+            session.strategy = strategy
+            read.clear()
+            "".join(session.generate("the other text", Sampling(), max_new_tokens=8))
+            assert session._models.early_exit is exit_
+            assert bool(read) is is_read
 
 
 def test_an_exit_that_is_not_there_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
