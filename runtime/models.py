@@ -127,8 +127,7 @@ class Models:
     @property
     def tree_bound(self) -> float:
         """How much a row off a tree's trunk may lead by and still not be sure: see exactness.md."""
-        bound = 4 * self._graph.parity.tree_difference
-        return max(bound, TREE_BOUNDS[self._graph.precision])
+        return tree_bound(self._graph)
 
     def prepare(self, strategy: str) -> None:
         """Load what a strategy needs and does not find loaded."""
@@ -346,6 +345,11 @@ class Models:
             pace=Pacer(self.devices, "draft") if self.devices else unpaced,
         )
         return partial(_lookup_first, load) if self.lookup_first else load
+
+
+def tree_bound(graph: Graph) -> float:
+    """In logits, how far the first choice must lead in a row of `graph` off a tree's trunk."""
+    return max(4 * graph.parity.tree_difference, TREE_BOUNDS[graph.precision])
 
 
 def _lookup_first(load: Callable[[], Drafter]) -> LookupFirst:

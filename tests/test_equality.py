@@ -2,33 +2,29 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runtime import open_session
 from runtime.fused import FusedSession
+from runtime.hypotheses import USUAL_SOURCES
 from runtime.manifest import Manifest
 from runtime.sampling import Sampling
 from runtime.strategy import Autoregressive
 from runtime.verify import Proposal
-from scripts.check_equality import (
-    ALONE,
-    MODELS,
-    OTHERS,
-    PROMPTS,
-    Pair,
-    Setting,
-    differences,
-    prompts,
-)
+from scripts.check_equality import PROMPTS, prompts
+from scripts.equality.pair import MODELS, Pair
+from scripts.equality.recorder import differences
+from scripts.equality.settings import ALONE, SAMPLINGS, Setting, by_pairs
 from tests.small_trees import Given
 from tests.table import write
 
 pytestmark = pytest.mark.real_model
 
 TOKENS = 24
-FOUR = [setting for setting in OTHERS if setting.num_draft_tokens == 4]
+FEW_TOKENS = 16
 CHOSEN_PROMPTS = (0, 8, 12, 17, 25, 31, 33, 38)  # one or two of every kind
 
 
@@ -45,25 +41,24 @@ def questions(smollm: Path) -> list[list[int]]:
     return [every[number] for number in CHOSEN_PROMPTS]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.2])
-def test_every_engine_writes_the_text_of_the_target_alone(
-    int8: Pair, questions: list[list[int]], temperature: float
+def test_every_setting_writes_the_text_of_the_target_alone(
+    int8: Pair, questions: list[list[int]]
 ) -> None:
-    """All engines, drafts and numbers of draft tokens, spread over eight prompts.
-
-    Accepted guesses of each kind of draft say that it had a part in it.
-    """
+    """All pairs of values of all factors, over eight prompts; what counts says who had a part."""
     found = []
     accepted: Counter[str] = Counter()
-    for number, prompt in enumerate(questions):
-        sampling = Sampling(temperature=temperature, seed=number)
-        expected = int8.write(prompt, ALONE, sampling, TOKENS)
-        for setting in OTHERS[number :: len(questions)]:
-            written = int8.write(prompt, setting, sampling, TOKENS)
-            found += [f"{number} {setting}: {text}" for text in differences(expected, written)]
-            accepted[setting.draft] += written.metrics.draft_tokens_accepted
+    off_trunk, exits = 0, 0
+    for number, setting in enumerate(by_pairs()):
+        place = number % len(questions)
+        written, failures = int8.check(questions[place], setting, place, FEW_TOKENS)
+        found += [f"{place} {setting}: {failure}" for failure in failures]
+        accepted[setting.draft] += written.metrics.draft_tokens_accepted
+        off_trunk += written.off_trunk
+        exits += written.metrics.hits["exit"]
     assert not found
-    assert all(accepted[draft] > 0 for draft in MODELS)
+    assert all(accepted[draft] > 0 for draft in (*MODELS, "lookup", "runner-up"))
+    assert off_trunk > 10
+    assert exits > 0
 
 
 @pytest.mark.parametrize(("draft", "second"), [("model", 0.15), ("model one by one", 0.35)])
@@ -75,8 +70,7 @@ def test_the_draft_agrees_with_the_target(
     seen: Counter[int] = Counter()
     passes, rounds = 0, 0
     for prompt in questions:
-        setting = Setting("speculative", draft, 4)
-        metrics = int8.write(prompt, setting, Sampling(), TOKENS).metrics
+        metrics = int8.write(prompt, Setting("speculative", draft), 0, TOKENS).metrics
         right, seen = right + metrics.accepted_at, seen + metrics.evaluated_at
         passes, rounds = passes + metrics.draft.passes, rounds + metrics.rounds
     assert right[0] / seen[0] > 0.4
@@ -87,11 +81,8 @@ def test_the_draft_agrees_with_the_target(
 def test_float32_is_as_exact(smollm: Path, questions: list[list[int]]) -> None:
     pair = Pair(smollm, "fp32")
     found = []
-    for number, setting in enumerate(FOUR):
-        prompt = questions[number // 3]
-        sampling = Sampling(temperature=0.8 * (number % 2), seed=3)
-        expected = pair.write(prompt, ALONE, sampling, 8)
-        found += list(differences(expected, pair.write(prompt, setting, sampling, 8)))
+    for number, setting in enumerate(by_pairs()[::7]):
+        found += pair.check(questions[number], setting, number, 8)[1]
     pair.close()
     assert not found
 
@@ -123,8 +114,8 @@ def test_the_draft_works_while_the_target_does_and_its_guesses_hit(
     hits, inside = 0, 0
     for prompt in questions[:4]:
         # One pass of the target is too short for many guesses beside it; eight are not.
-        setting = Setting("mirror", "model", 1)
-        written = int8.write(prompt, setting, Sampling(), TOKENS, repeats=8)
+        setting = Setting("mirror", "model", 1, USUAL_SOURCES, 8)
+        written = int8.write(prompt, setting, 0, TOKENS, repeats=8)
         hits += written.metrics.rounds_foreseen
         inside += sum(
             any(
@@ -138,8 +129,9 @@ def test_the_draft_works_while_the_target_does_and_its_guesses_hit(
 
 
 def test_a_difference_would_be_seen(int8: Pair, questions: list[list[int]]) -> None:
-    one = int8.write(questions[0], ALONE, Sampling(temperature=1.2, seed=1), 8)
-    other = int8.write(questions[0], ALONE, Sampling(temperature=1.2, seed=2), 8)
+    one, other = (
+        int8.write(questions[0], replace(ALONE, sampling=SAMPLINGS[1]), seed, 8) for seed in (1, 2)
+    )
     assert list(differences(one, other))
     assert not list(differences(one, one))
 

@@ -1,8 +1,6 @@
 """Tests of all strategies and their settings together: one text, and proposals without a clock."""
 
-import itertools
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +13,7 @@ from runtime.hypotheses import Source
 from runtime.sampling import Sampling
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.worker import DraftWorker
+from scripts.equality.pairs import pairwise
 from tests.table import (
     Abreast,
     Plan,
@@ -78,18 +77,6 @@ class Case:
         return write(target, strategy, PROMPT, sampling, max_new_tokens=NEW)
 
 
-def pairwise(*factors: Sequence[Any], seed: int = 1) -> Iterator[tuple[Any, ...]]:
-    """Combinations in which any two values of two factors meet at least once."""
-    every = list(itertools.product(*(range(len(factor)) for factor in factors)))
-    random.Random(seed).shuffle(every)
-    met: set[tuple[Any, ...]] = set()
-    for case in every:
-        pairs = set(itertools.combinations(enumerate(case), 2))
-        if not pairs <= met:
-            met |= pairs
-            yield tuple(factor[number] for factor, number in zip(factors, case, strict=True))
-
-
 CASES = [
     Case(*factors)
     for factors in pairwise(
@@ -102,14 +89,6 @@ CASES = [
         [True, False],
     )
 ]
-
-
-def test_two_values_of_any_two_factors_meet() -> None:
-    found = list(pairwise("ab", "cde", "fg"))
-    for one, other in (("ab", "cde"), ("ab", "fg"), ("cde", "fg")):
-        for pair in itertools.product(one, other):
-            assert any({*pair} <= {*case} for case in found)
-    assert len(found) < 12
 
 
 def target_of(context: int = 300) -> TableTarget:
