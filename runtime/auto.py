@@ -11,7 +11,7 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.costs import drafting_rows, look_ahead_rows
+from runtime.costs import UNREAD, drafting_rows, look_ahead_rows, rollout_rows
 from runtime.drafter import Guess, LookupDrafter
 from runtime.early_exit import EarlyExit
 from runtime.hypotheses import USUAL_SOURCES, Source
@@ -151,8 +151,14 @@ class Auto(Mirror):
                 self._worker.propose(count)
             begun.started = self._metrics.clock()  # reading is no part of such a round
             begun.passes = self._metrics.draft.passes
-            begun.drafted = drafting_rows(count, self._tokens_per_pass)
-            return self._worker.propose(count, count + bool(self._num_hypotheses)).guesses
+            has_next = self._num_hypotheses > 0
+            begun.drafted = drafting_rows(
+                count,
+                self._tokens_per_pass,
+                has_next=has_next,
+                unread=1 if self._followed else UNREAD,
+            )
+            return self._worker.propose(count, count + has_next).guesses
 
     def _learn(self, *, hit: bool) -> None:
         """Tell the planner of the round before."""
@@ -161,15 +167,15 @@ class Auto(Mirror):
             return
         metrics, choice, block = self._metrics, begun.choice, begun.block
         ahead: Sequence[int] = ()
+        after: Sequence[int] = ()
+        passes = metrics.draft.runs[begun.passes :]
         if self._followed:
             begun.ended = metrics.clock()
-            ahead = look_ahead_rows(
-                choice.num_draft_tokens, len(self._followed), self._tokens_per_pass
-            )
+            ahead, after = self._looked_ahead(begun, [run.name for run in passes])
         run = metrics.target_runs[-1]
-        draft_s = busy(metrics.draft.runs[begun.passes :])
+        draft_s = busy(passes)
         if not draft_s:  # the draft was dropped before it made a pass
-            begun.drafted = ahead = ()
+            begun.drafted = ahead = after = ()
         trunk = begun.proposal.tokens[: begun.proposal.trunk]
         accepted = _agreed(trunk, block[:-1])
         self._planner.learn(
@@ -187,11 +193,26 @@ class Auto(Mirror):
                 draft_s=draft_s,
                 drafted=tuple(begun.drafted),
                 ahead=tuple(ahead),
+                after=tuple(after),
             )
         )
         if choice.source != "lookup" and begun.copied:
             known = begun.copied[: len(block)]
             self._planner.learn_lookup(begun.matched, len(known), _agreed(known, block))
+
+    def _looked_ahead(
+        self, begun: _Begun, passes: Sequence[str]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Rows of the passes beside the target, of the names given, and of those after its run."""
+        count, per_pass = begun.choice.num_draft_tokens, self._tokens_per_pass
+        if begun.proposal.tokens:
+            rows: Sequence[int] = look_ahead_rows(count, len(self._followed), per_pass)
+        else:
+            rows = rollout_rows(count + 1, count + 2, per_pass)
+        beside = passes.count("look ahead")
+        later = len(passes) - beside - len(begun.drafted)
+        last = drafting_rows(count, per_pass, has_next=True, unread=1)
+        return rows[:beside], last[len(last) - later :] if later > 0 else ()
 
 
 def _agreed(tokens: Sequence[int], block: Sequence[int]) -> int:

@@ -6,7 +6,6 @@ bus (c = 1) is that of Mirror-SD (arXiv 2510.13161, section 3).
 """
 
 import bisect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -84,6 +83,23 @@ class Stage:
     hit: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """How likely an outcome is foreseen, by what is left of its rollout.
+
+    named: all of it. opened: all but the first word, which was the one after the whole proposal.
+    begun: what its first pass gave, but for the first word, as it goes on behind a leaf, or where
+    another word than that one came.
+    """
+
+    named: float = 1.0
+    opened: float = 0.0
+    begun: float = 0.0
+
+
+SURE, SURE_OPENED = Hits(), Hits(0.0, 1.0)
+
+
 def together(
     costs: Costs, target_s: float, draft_s: float, *, late_s: float = 0.0, has_exit: bool = False
 ) -> Span:
@@ -118,30 +134,56 @@ def _side_by_side(costs: Costs, target_s: float, draft_s: float) -> Span:
     return Span(target, draft_s + target * (1 - 1 / costs.draft_slowdown))
 
 
-def drafting_rows(num_draft_tokens: int, tokens_per_pass: int) -> list[int]:
-    """Rows of each pass that drafts so many tokens after a text of which two are not read yet.
+def rollout_rows(
+    least: int, most: int, tokens_per_pass: int, *, known: int = 0, unread: int = 1
+) -> list[int]:
+    """Rows of each pass that adds to one rollout's `known` guesses until there are `least`.
 
-    A pass has the text that is not read, ending in the guesses of the pass before, and the masks.
+    The first reads the text's last `unread` tokens, a later one the last alone. Behind them it is
+    fed the guesses so far and masks: it gives `tokens_per_pass` guesses, `most` in all.
     """
-    rows, unread = [], UNREAD
-    for left in range(num_draft_tokens, 0, -tokens_per_pass):
-        rows.append(unread + min(left, tokens_per_pass) - 1)
-        unread = tokens_per_pass
+    rows = []
+    while known < least:
+        given = min(tokens_per_pass, most - known)
+        rows.append(unread + known + given - 1)
+        known, unread = known + given, 1
     return rows
 
 
+def is_open(num_draft_tokens: int, tokens_per_pass: int) -> bool:
+    """Whether the passes of a proposal have no room for the word after it.
+
+    One hypothesis then begins with that word left open: a guess more, and no final token.
+    """
+    return num_draft_tokens % tokens_per_pass == 0
+
+
+def drafting_rows(
+    num_draft_tokens: int,
+    tokens_per_pass: int,
+    *,
+    has_next: bool = False,
+    unread: int = UNREAD,
+) -> list[int]:
+    """Rows of each pass that drafts a proposal; has_next: and the word after it, if it is free."""
+    most = num_draft_tokens + has_next
+    return rollout_rows(num_draft_tokens, most, tokens_per_pass, unread=unread)
+
+
 def look_ahead_rows(num_draft_tokens: int, num_hypotheses: int, tokens_per_pass: int) -> list[int]:
-    """Rows of each pass that drafts rollouts and the guess after them under every hypothesis.
+    """Rows of each pass that drafts rollouts under every hypothesis.
 
     The first reads the chain and the final token before it; every pass feeds the whole branches,
     which are not kept between passes.
     """
-    passes = math.ceil((num_draft_tokens + 1) / tokens_per_pass)
-    branches = num_hypotheses * tokens_per_pass
-    return [
-        (num_draft_tokens + 1 if number == 1 else 1) + number * branches
-        for number in range(1, passes + 1)
-    ]
+    has_open = is_open(num_draft_tokens, tokens_per_pass)
+    most = num_draft_tokens + 1 + has_open
+    rows = []
+    for known in range(0, num_draft_tokens + has_open, tokens_per_pass):
+        branch = 1 + known + min(tokens_per_pass, most - known) - 1
+        branches = num_hypotheses if known < num_draft_tokens else 1
+        rows.append((1 if known else num_draft_tokens + 1) + branches * branch - has_open)
+    return rows
 
 
 def draft_s(costs: Costs, rows: Sequence[int]) -> float:
@@ -149,9 +191,11 @@ def draft_s(costs: Costs, rows: Sequence[int]) -> float:
     return sum(map(costs.draft, rows))
 
 
-def drafting_s(costs: Costs, num_draft_tokens: int) -> float:
+def drafting_s(
+    costs: Costs, num_draft_tokens: int, *, has_next: bool = False, unread: int = UNREAD
+) -> float:
     """Seconds that a proposal is waited for."""
-    rows = drafting_rows(num_draft_tokens, costs.tokens_per_pass)
+    rows = drafting_rows(num_draft_tokens, costs.tokens_per_pass, has_next=has_next, unread=unread)
     return draft_s(costs, rows) + costs.handing_over_s if rows else 0.0
 
 
@@ -170,6 +214,20 @@ def speculative_s(costs: Costs, num_draft_tokens: int, *, siblings: int = 0) -> 
     return drafting_s(costs, num_draft_tokens) + lookup_s(costs, num_draft_tokens + siblings)
 
 
+def looking_ahead(costs: Costs, target_s: float, rows: Sequence[int]) -> tuple[Span, int]:
+    """A target's run and passes of so many rows beside it, and how many of these are made.
+
+    The first always is; a later one begins only while nobody has told how the run ended.
+    """
+    made, draft = 0, 0.0
+    span = Span(target_s, 0.0)
+    while made < len(rows) and (not made or span.draft_s < span.target_s + costs.overhead_s):
+        draft += costs.draft(rows[made])
+        span = together(costs, target_s, draft)
+        made += 1
+    return span, made
+
+
 def hit_s(
     costs: Costs,
     num_draft_tokens: int,
@@ -177,21 +235,27 @@ def hit_s(
     *,
     siblings: int = 0,
     late_passes: int = 0,
+    hits: Hits = SURE,
 ) -> float:
     """Seconds of a round whose proposal is there, and beside which the draft looks ahead.
 
     late_passes: further passes that the early exit feeds; 0 when the target has none. A round
-    with a mask-only rollout, which is there whatever the final token was, takes as long.
+    with a mask-only rollout, which is there whatever the final token was, takes as long. Only on
+    a hit the passes are made that there was no time for.
     """
-    rows = look_ahead_rows(num_draft_tokens, num_hypotheses, costs.tokens_per_pass)
-    span = together(
-        costs,
-        costs.target(num_draft_tokens + siblings + 1),
-        draft_s(costs, rows),
-        late_s=late_passes * costs.draft(rows[-1]),
-        has_exit=late_passes > 0,
+    count, per_pass = num_draft_tokens, costs.tokens_per_pass
+    rows = look_ahead_rows(count, num_hypotheses, per_pass)
+    target_s = costs.target(count + siblings + 1)
+    span, made = looking_ahead(costs, target_s, rows)
+    if late_passes:
+        late_s = late_passes * costs.draft(rows[-1])
+        span = together(costs, target_s, draft_s(costs, rows[:made]), late_s=late_s, has_exit=True)
+    left_s = (
+        hits.named * _lengthening_s(costs, count, made * per_pass)
+        + hits.opened * _lengthening_s(costs, count, made * per_pass - 1)
+        + hits.begun * _lengthening_s(costs, count, per_pass - 1)
     )
-    return span.seconds + costs.handing_over_s + costs.overhead_s
+    return span.seconds + left_s + costs.handing_over_s + costs.overhead_s
 
 
 def redraft_s(
@@ -201,23 +265,42 @@ def redraft_s(
     *,
     siblings: int = 0,
     late_passes: int = 0,
+    hits: Hits = SURE,
 ) -> float:
     """Seconds of the round after a miss that drafts a proposal first and then is like a hit's.
 
     It also drafts the guess that comes after the proposal, the likeliest of the hypotheses.
     """
-    hit = hit_s(costs, num_draft_tokens, num_hypotheses, siblings=siblings, late_passes=late_passes)
-    return drafting_s(costs, num_draft_tokens + 1) + hit
+    after = hit_s(
+        costs,
+        num_draft_tokens,
+        num_hypotheses,
+        siblings=siblings,
+        late_passes=late_passes,
+        hits=hits,
+    )
+    return drafting_s(costs, num_draft_tokens, has_next=True, unread=1) + after
 
 
-def bare_s(costs: Costs, num_draft_tokens: int) -> float:
+def bare_s(costs: Costs, num_draft_tokens: int, *, hits: Hits = SURE_OPENED) -> float:
     """Seconds of the round after a miss that verifies the pending token alone.
 
-    Beside it the draft guesses that token's successor and `num_draft_tokens` after it.
+    Beside it the draft guesses that token's successor, which is left open, and `num_draft_tokens`
+    after it. Only on a hit the passes are made that there was no time for.
     """
-    rows = drafting_rows(num_draft_tokens + 1, costs.tokens_per_pass)
-    span = together(costs, costs.target(1), draft_s(costs, rows))
-    return span.seconds + costs.handing_over_s + costs.overhead_s
+    count, per_pass = num_draft_tokens, costs.tokens_per_pass
+    rows = rollout_rows(count + 1, count + 2, per_pass)
+    span, made = looking_ahead(costs, costs.target(1), rows)
+    left_s = hits.opened * _lengthening_s(costs, count, made * per_pass - 1)
+    left_s += hits.begun * _lengthening_s(costs, count, per_pass - 1)
+    return span.seconds + left_s + costs.handing_over_s + costs.overhead_s
+
+
+def _lengthening_s(costs: Costs, num_draft_tokens: int, known: int) -> float:
+    """Seconds of the passes that the rollout that came true lacks, where it has `known` guesses."""
+    most = num_draft_tokens + 1
+    rows = rollout_rows(num_draft_tokens, most, costs.tokens_per_pass, known=known)
+    return draft_s(costs, rows)
 
 
 def expected_tokens(acceptance: Sequence[float]) -> float:

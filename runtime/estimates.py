@@ -42,10 +42,13 @@ class Share:
         self.yes *= kept
         self.seen *= kept
 
-    def at(self, deviations: float = 0.0) -> float:
-        """The mean, or so many standard deviations of what is not known above it; at most 1."""
+    def at(self, deviations: float = 0.0, *, prior: float = 0.0) -> float:
+        """The mean, or so many standard deviations of what is not known above it; at most 1.
+
+        prior: instead of its own, where that is less.
+        """
         whole = self.seen + self.weight
-        mean = (self.yes + self.prior * self.weight) / whole
+        mean = (self.yes + max(prior, self.prior) * self.weight) / whole
         return min(1.0, mean + deviations * math.sqrt(mean * (1 - mean) / (whole + 1)))
 
 
@@ -138,8 +141,16 @@ class Estimates:
         self.hits.setdefault(num_hypotheses, Share(0.0, 0.0)).learn(is_so=is_hit)
 
     def model(self, count: int, deviations: float = 0.0) -> list[float]:
-        """Acceptance at the first `count` places and, last, at the one after them."""
-        return [share.at(deviations) for share in self.places[: count + 1]]
+        """Acceptance at the first `count` places and, last, at the one after them.
+
+        Of a place of which little was seen, as much is expected as of the one before, if that is
+        known.
+        """
+        found, prior = [], 0.0
+        for share in self.places[: count + 1]:
+            found.append(share.at(deviations, prior=prior))
+            prior = found[-1] if share.seen > share.weight else 0.0
+        return found
 
     def lookup(self, match_length: int, count: int, deviations: float = 0.0) -> list[float]:
         """Acceptance at `count` places behind a match of so many tokens."""

@@ -111,7 +111,7 @@ class Following:
     ) -> None:
         """A round of `kind` took `seconds`, and in it a target's run of `rows` rows `target_s`.
 
-        drafted, ahead: rows of the draft's passes before that run and beside it; draft_seconds: of
+        drafted, ahead: rows of the draft's passes alone and beside that run; draft_seconds: of
         them all.
         """
         is_beside = bool(ahead)

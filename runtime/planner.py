@@ -120,7 +120,7 @@ class Planner:
             kind,
             rows=told.nodes + 1,
             target_s=told.target_s,
-            drafted=told.drafted,
+            drafted=(*told.drafted, *told.after),
             ahead=told.ahead,
             draft_seconds=told.draft_s,
             seconds=told.seconds,

@@ -1,16 +1,19 @@
 """The ways in which a text can go on: what a round of each takes, gives and promises."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from runtime.costs import (
+    Hits,
     Stage,
     autoregressive_s,
     bare_s,
     drafting_s,
     expected_tokens,
     hit_s,
+    is_open,
     lookup_s,
     speculative_s,
     tokens_per_second,
@@ -64,8 +67,8 @@ class Round:
     proposed, accepted: of the trunk; nodes: with the leaves. leaf: one of them stood as well.
     rank: see `Estimates.learn_model`; where a leaf stood, its own. hit: whether the outcome was
     among the hypotheses; None without any. match_length: of the text behind which lookup copied.
-    drafted, ahead: rows of the draft's passes before the target's run, and beside it. draft_s: of
-    them all.
+    drafted, ahead, after: rows of the draft's passes before the target's run, beside and after it.
+    draft_s: of them all.
     """
 
     choice: Choice
@@ -81,6 +84,7 @@ class Round:
     draft_s: float = 0.0
     drafted: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
     @property
     def settled(self) -> int:
@@ -201,20 +205,36 @@ class Ways:
         ratio = self._costs.ratio("mirror")
         alone, beside = self._costs.alone, self._costs.beside
         count, length, siblings = shape
-        acceptance = self._estimates.model(length, deviations)
-        gain, left = self._estimates.guessed(acceptance).with_siblings(siblings)
+        per_pass = beside.tokens_per_pass
+        acceptance = foreseen = self._estimates.model(length, deviations)
+        if per_pass > 1 and is_open(length, per_pass):  # masks hold whatever stands before them
+            foreseen = [*acceptance[:length], 1.0]
+        gain, left = self._estimates.guessed(foreseen).with_siblings(siblings)
         rates = left.hit_rates()
         rate = self._estimates.hit_rate(count, rates[min(count, len(rates) - 1)])
         tokens = expected_tokens(acceptance[:length]) + gain
-        hit = Stage(tokens, ratio * hit_s(beside, length, count, siblings=siblings), rate)
-        again = Stage(tokens, hit.seconds + ratio * drafting_s(alone, length + 1), rate)
+        hits = _hits(rate, acceptance, per_pass, begun=gain * acceptance[0])
+        hit_seconds = hit_s(beside, length, count, siblings=siblings, hits=hits)
+        hit = Stage(tokens, ratio * hit_seconds, rate)
+        drafting = drafting_s(alone, length, has_next=True, unread=1)
+        again = Stage(tokens, hit.seconds + ratio * drafting, rate)
         first = self._estimates.hit_rate(BARE, acceptance[0])
-        bare = Stage(1.0, ratio * bare_s(beside, length), first)
+        hits = Hits(0.0, acceptance[0], max(0.0, first - acceptance[0]))
+        bare = Stage(1.0, ratio * bare_s(beside, length, hits=hits), first)
         choice = Choice("model", length, count, siblings)
         misses = ((again, choice), (bare, Choice("none", length, count)))
         speeds = [tokens_per_second(hit, miss) for miss, _ in misses]
         miss, on_miss = misses[speeds[1] > speeds[0]]
         return Plan(on_miss, miss, max(speeds), max(speeds), choice, hit)
+
+
+def _hits(rate: float, acceptance: Sequence[float], per_pass: int, *, begun: float) -> Hits:
+    """What `rate` is made of; `begun` of it came behind a leaf. `acceptance` as of a model."""
+    *places, after = acceptance
+    whole = math.prod(places) if is_open(len(places), per_pass) else 0.0
+    opened = min(rate, whole * after)
+    begun = min(rate - opened, begun + whole * (1 - after) * (per_pass > 1))
+    return Hits(rate - opened - begun, opened, begun)
 
 
 def _shape_of(plan: Plan) -> Shape:

@@ -8,6 +8,7 @@ import pytest
 from runtime.costs import (
     Costs,
     Curve,
+    Hits,
     Stage,
     autoregressive_s,
     bare_s,
@@ -15,8 +16,10 @@ from runtime.costs import (
     expected_tokens,
     hit_s,
     look_ahead_rows,
+    looking_ahead,
     lookup_s,
     redraft_s,
+    rollout_rows,
     speculative_s,
     together,
     tokens_per_second,
@@ -53,10 +56,10 @@ def test_alone_or_with_copied_tokens_only_the_target_counts() -> None:
     [
         (0, 1, []),
         (1, 1, [2]),
-        (3, 1, [2, 1, 1]),  # two of the text, then each guess
+        (3, 1, [2, 2, 3]),  # two of the text, then its last token and the guesses so far
         (4, 5, [5]),  # two of the text, three masks
         (5, 5, [6]),
-        (7, 5, [6, 6]),  # then the five guesses and a mask
+        (7, 5, [6, 7]),  # then the last token, the five guesses and a mask
     ],
 )
 def test_rows_of_the_passes_that_draft(count: int, per_pass: int, rows: list[int]) -> None:
@@ -68,8 +71,9 @@ def test_rows_of_the_passes_that_draft(count: int, per_pass: int, rows: list[int
     [
         (2, 4, 3, [3 + 4 * 3]),  # γ ≤ k - 1: one pass
         (4, 2, 5, [5 + 10]),
-        (5, 2, 5, [6 + 10, 1 + 20]),  # γ = k: a second one, which feeds the branches again
-        (2, 3, 1, [3 + 3, 1 + 6, 1 + 9]),
+        (6, 2, 5, [7 + 10, 1 + 2 * 7]),  # a second one, which feeds the branches again
+        (5, 2, 5, [6 + 5 + 4, 1 + 5 + 1]),  # γ = k: of one the first word is open
+        (2, 3, 1, [3 + 2 + 0, 1 + 2 * 2 + 1, 1 + 2]),
     ],
 )
 def test_rows_of_the_passes_that_look_ahead(
@@ -78,9 +82,17 @@ def test_rows_of_the_passes_that_look_ahead(
     assert look_ahead_rows(count, branches, per_pass) == rows
 
 
+def test_with_the_word_after_it_a_proposal_takes_no_pass_more() -> None:
+    assert drafting_rows(4, 5, has_next=True, unread=1) == [5]
+    assert drafting_rows(5, 5, has_next=True, unread=1) == [5]
+    assert drafting_rows(6, 5, has_next=True, unread=1) == [5, 1 + 5 + 1]
+    assert rollout_rows(4, 5, 3, known=2, unread=1) == [1 + 2 + 2]
+    assert rollout_rows(4, 5, 3, known=4) == []
+
+
 def test_a_speculative_round_is_drafting_and_verifying() -> None:
     one_by_one = Costs(TARGET, DRAFT, overhead_s=0.5, handing_over_s=0.25)
-    assert speculative_s(one_by_one, 3) == pytest.approx(20 + 1.1 + 1 + 1 + 0.75)
+    assert speculative_s(one_by_one, 3) == pytest.approx(20 + 1.1 + 1.1 + 1.2 + 0.75)
     assert speculative_s(one_by_one, 1, siblings=2) == pytest.approx(20 + 1.1 + 0.75)
     at_once = Costs(TARGET, DRAFT, tokens_per_pass=4)
     assert speculative_s(at_once, 3) == pytest.approx(20 + 1.3)
@@ -144,14 +156,52 @@ def test_rounds_of_a_mirror() -> None:
     costs = Costs(TARGET, DRAFT, 3, overhead_s=0.5, handing_over_s=0.25)
     # γ = 2, B = 4: 3 rows of the target, 16; one pass of 15 rows of the draft, 2.4, hidden.
     assert hit_s(costs, 2, 4) == pytest.approx(16.75)
-    # One pass of four rows first, 1.3, and its handing over.
-    assert redraft_s(costs, 2, 4) == pytest.approx(16.75 + 1.3 + 0.25)
+    # One pass of three rows first, 1.2, and its handing over.
+    assert redraft_s(costs, 2, 4) == pytest.approx(16.75 + 1.2 + 0.25)
     assert bare_s(costs, 2) == pytest.approx(10.75)
     slow = Costs(TARGET, Curve((1,), (30.0,)), 3)
     assert (hit_s(slow, 2, 4), redraft_s(slow, 2, 4), bare_s(slow, 2)) == (30, 60, 30)
     # With an exit: 30 from the start, and the pass that it feeds after them.
     assert hit_s(slow, 2, 4, late_passes=1) == 60
     assert redraft_s(slow, 2, 4, late_passes=1) == 90
+
+
+def test_a_pass_of_a_look_ahead_begins_only_while_the_target_runs() -> None:
+    costs = Costs(TARGET, Curve((1,), (4.0,)), overhead_s=0.5)
+    for target_s, made in ((3, 1), (3.4, 1), (3.6, 2), (8, 3), (99, 3)):
+        span, passes = looking_ahead(costs, target_s, [1, 1, 1])
+        assert (passes, span.draft_s, span.target_s) == (made, 4 * made, target_s)
+    # With contention the first pass ends at 8, when the target has done 5.3 of its 6.
+    slow = Costs(TARGET, costs.draft, target_slowdown=1.5, draft_slowdown=2.0)
+    span, passes = looking_ahead(slow, 6, [1, 1, 1])
+    assert (passes, span.target_s, span.draft_s) == pytest.approx((2, 9, 8 - 9 / 2 + 9))
+
+
+@pytest.mark.parametrize(
+    ("hits", "seconds"),
+    [
+        (Hits(0.0), 10.0),  # the pass under way is made to its end, no other
+        (Hits(1.0), 10.0 + 2 * 10),
+        (Hits(0.0, 1.0), 10.0 + 3 * 10),  # the word that was left open is one of its guesses
+        (Hits(0.0, 0.0, 1.0), 10.0 + 3 * 10),
+        (Hits(0.5, 0.25), 10.0 + 0.5 * 20 + 0.25 * 30),
+    ],
+)
+def test_on_a_hit_the_passes_are_made_that_there_was_no_time_for(
+    hits: Hits, seconds: float
+) -> None:
+    costs = Costs(Curve((1,), (6.0,)), Curve((1,), (10.0,)))
+    assert hit_s(costs, 3, 4, hits=hits) == pytest.approx(seconds)
+    assert redraft_s(costs, 3, 4, hits=hits) == pytest.approx(seconds + 30)
+
+
+def test_a_bare_token_is_left_open() -> None:
+    costs = Costs(Curve((1,), (6.0,)), Curve((1,), (10.0,)), 3)
+    assert bare_s(costs, 2) == 10  # three guesses in one pass
+    assert bare_s(costs, 4, hits=Hits(0.0)) == 10
+    assert bare_s(costs, 4) == 20
+    assert bare_s(costs, 2, hits=Hits(0.0, 0.0, 1.0)) == 10  # two hold whatever came
+    assert bare_s(costs, 3, hits=Hits(0.0, 0.0, 1.0)) == 20
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from runtime.estimates import (
     FIRST_PLACE,
     HALF_LIFE,
     HALF_LIFE_UNSEEN,
+    LATER_PLACES,
     LONGEST_MATCH,
     Estimates,
     Guessed,
@@ -55,6 +56,19 @@ def test_places_are_counted_as_long_as_all_before_them_stood() -> None:
     assert len(after) == 5
     signs = [np.sign(new - old) for new, old in zip(after, before, strict=True)]
     assert signs == [1, 1, -1, 0, 0]
+
+
+def test_of_a_place_that_was_never_seen_as_much_is_expected_as_of_the_one_before() -> None:
+    estimates = Estimates(2)
+    for _ in range(40):
+        estimates.learn_model(proposed=2, accepted=2, rank=None)
+    first, second, third, fourth = estimates.model(3)
+    assert min(first, second) > 0.9
+    assert third == pytest.approx(second)
+    assert fourth == LATER_PLACES  # of the third nothing was seen either
+    for _ in range(40):
+        estimates.learn_model(proposed=3, accepted=2, rank=9)
+    assert estimates.model(2)[2] < 0.1
 
 
 def test_the_place_after_a_whole_chain_is_learned_only_if_the_draft_guessed_there() -> None:

@@ -8,6 +8,7 @@ are worked out here anew: no formula of the runtime's is used.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,6 +79,16 @@ def hypotheses(length: int, count: int) -> set[tuple[int, int]]:
     return {(place, rank) for _, place, rank in sorted(found, reverse=True)[:count]}
 
 
+class _Times(NamedTuple):
+    """Seconds of a round, and rows of the draft's passes beside the target and after it."""
+
+    target_s: float
+    draft_s: float
+    seconds: float
+    ahead: tuple[int, ...]
+    after: tuple[int, ...]
+
+
 class Decoder:
     """Decodes texts of a world round by round; the clock is the sum of its rounds."""
 
@@ -115,32 +126,37 @@ class Decoder:
         hit = None
         ahead: tuple[int, ...] = ()
         self.rollout = 0
+        k = self.world.per_pass
+        is_open = accepted == count and count % k == 0
         if choice.num_hypotheses and choice.source == "model":
             ahead = self._ahead(count, choice.num_hypotheses)
             hit = (accepted, rank) in hypotheses(count, choice.num_hypotheses)
+            if is_open and k > 1:  # whatever stands there, the masks after it hold
+                hit = (accepted, 0) in hypotheses(count, choice.num_hypotheses)
             self.rollout = (choice.num_draft_tokens or count) if hit else 0
         elif choice.num_hypotheses:  # a bare token, and the draft guesses it and what follows
             ahead = self._in_passes(choice.num_draft_tokens + 1)
-            hit = text.right[broke][0]
-            rank = 0 if hit else text.rank[broke]
+            rank = 0 if text.right[broke][0] else text.rank[broke]
+            hit = k > 1 or rank == 0
             self.rollout = choice.num_draft_tokens if hit else 0
-        target_s, draft_s, seconds = self._times(count + 1, drafted, ahead)
+        times = self._times(count + 1, drafted, ahead, is_open=is_open, is_right=rank == 0)
         self.place += accepted + 1
         self.unread = accepted + 1 + (0 if drafted or ahead else self.unread)
-        self.seconds += seconds
+        self.seconds += times.seconds
         return Round(
             choice,
-            seconds,
-            target_s,
+            times.seconds,
+            times.target_s,
             nodes=count,
             proposed=count,
             accepted=accepted,
             rank=rank,
             hit=hit,
             match_length=match,
-            draft_s=draft_s,
+            draft_s=times.draft_s,
             drafted=drafted,
-            ahead=ahead,
+            ahead=times.ahead,
+            after=times.after,
         )
 
     def _drafted(self, choice: Choice, count: int) -> tuple[int, ...]:
@@ -151,29 +167,52 @@ class Decoder:
     def _in_passes(self, count: int) -> tuple[int, ...]:
         k = self.world.per_pass
         return tuple(
-            (max(1, self.unread) if at == 0 else k) + min(k, count - at) - 1
+            (max(1, self.unread) if at == 0 else 1 + at) + min(k, count - at) - 1
             for at in range(0, count, k)
         )
 
     def _ahead(self, count: int, branches: int) -> tuple[int, ...]:
+        """Where the last pass has no room for the word after, one branch begins with it open."""
         k = self.world.per_pass
-        passes = -(-(count + 1) // k)
-        return tuple(
-            (count if at == 0 else 0) + 1 + branches * k * (at + 1) for at in range(passes)
-        )
+        rows = [
+            (count if at == 0 else 0) + 1 + branches * (at + min(k, count + 1 - at))
+            for at in range(0, count, k)
+        ]
+        return tuple(rows) if count % k else (*rows, 1 + count)
+
+    def _wanted(self, made: int, *, is_open: bool, is_right: bool) -> tuple[int, ...]:
+        """Passes that the rollout lacks after `made` of them.
+
+        Of one that began with an open place only the first pass counts where another word came.
+        """
+        k, count = self.world.per_pass, self.rollout
+        known = (made if is_right or not is_open else 1) * k - is_open
+        return tuple(at + min(k, count + 1 - at) for at in range(known, count, k))
 
     def _times(
-        self, rows: int, drafted: Sequence[int], ahead: Sequence[int]
-    ) -> tuple[float, float, float]:
-        world = self.world
-        t = self.text.heat * world.target(rows)
-        before = self.text.heat * sum(world.draft(rows) for rows in drafted)
-        d = self.text.heat * sum(world.draft(rows) for rows in ahead)
+        self,
+        rows: int,
+        drafted: Sequence[int],
+        ahead: Sequence[int],
+        *,
+        is_open: bool,
+        is_right: bool,
+    ) -> _Times:
+        """Passes beside the target begin while it runs; those that are wanted still, follow."""
+        world, heat = self.world, self.text.heat
+        t = heat * world.target(rows)
+        before = heat * sum(world.draft(each) for each in drafted)
+        target_s, draft_s, made = t, 0.0, 0
         ct, cd = world.target_slowdown, world.draft_slowdown
-        both = min(t * ct, d * cd)  # wall seconds in which both run
-        target_s, draft_s = both + (t - both / ct), both + (d - both / cd)
-        target_s, draft_s = (target_s if t else 0.0), (draft_s if d else 0.0)
-        return target_s, before + draft_s, before + max(target_s, draft_s) + world.overhead_s
+        while made < len(ahead) and (not made or draft_s < target_s):
+            made += 1
+            d = heat * sum(world.draft(each) for each in ahead[:made])
+            both = min(t * ct, d * cd)  # wall seconds in which both run
+            target_s, draft_s = both + (t - both / ct), both + (d - both / cd)
+        after = self._wanted(made, is_open=is_open, is_right=is_right) if ahead else ()
+        left = heat * sum(world.draft(each) for each in after)
+        seconds = before + max(target_s, draft_s) + left + world.overhead_s
+        return _Times(target_s, before + draft_s + left, seconds, tuple(ahead[:made]), after)
 
 
 def texts(world: World, count: int, *, seed: int = 1) -> list[Text]:
