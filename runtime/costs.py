@@ -32,8 +32,8 @@ class Curve:
         if place == 0 or len(self.rows) == 1:
             return self.seconds[0]
         place = min(place, len(self.rows) - 1)
-        start, end = self.rows[place - 1 : place + 1]
-        first, last = self.seconds[place - 1 : place + 1]
+        start, end = self.rows[place - 1], self.rows[place]
+        first, last = self.seconds[place - 1], self.seconds[place]
         slope = (last - first) / (end - start)
         # Beyond what was measured a call is never taken for shorter.
         return (

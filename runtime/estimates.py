@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
+from operator import itemgetter
 
 MOST_PLACES = 16  # of a proposal that are told apart
 LONGEST_MATCH = 8  # of a copied text; longer ones count as this
@@ -156,20 +157,26 @@ class Estimates:
         """Acceptance at `count` places behind a match of so many tokens."""
         return [self._copied_after(match_length + place).at(deviations) for place in range(count)]
 
-    def guessed(self, acceptance: Sequence[float]) -> Guessed:
-        """How a chain may break, likeliest first; `acceptance` as `model` gives it."""
-        by_rank, left = [], 1.0
+    def by_rank(self) -> list[float]:
+        """Where a guess is wrong, how likely its first, second, … runner-up is right."""
+        found, left = [], 1.0
         for share in self.ranks:
-            by_rank.append(left * share.at())
-            left -= by_rank[-1]
+            found.append(left * share.at())
+            left -= found[-1]
+        return found
+
+    def guessed(self, acceptance: Sequence[float], by_rank: Sequence[float]) -> Guessed:
+        """How a chain may break, likeliest first; `acceptance` as `model` gives it."""
         *places, after = acceptance
         found, reached = [], 1.0
         for chance in places:
-            found += [(reached * (1 - chance) * of, True) for of in by_rank]
+            breaks = reached * (1 - chance)
+            found += [(breaks * of, True) for of in by_rank]
             reached *= chance
         found.append((reached * after, False))
-        found += [(reached * (1 - after) * of, False) for of in by_rank]
-        found.sort(key=lambda guess: -guess[0])
+        breaks = reached * (1 - after)
+        found += [(breaks * of, False) for of in by_rank]
+        found.sort(key=itemgetter(0), reverse=True)
         chances, leaves = zip(*found, strict=True)
         return Guessed(chances, leaves)
 

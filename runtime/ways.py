@@ -1,10 +1,12 @@
 """The ways in which a text can go on: what a round of each takes, gives and promises."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 from typing import Literal
 
+from runtime.chances import Chances
 from runtime.costs import (
     Hits,
     Stage,
@@ -15,7 +17,6 @@ from runtime.costs import (
     hit_s,
     is_open,
     lookup_s,
-    speculative_s,
     tokens_per_second,
 )
 from runtime.estimates import Estimates
@@ -126,30 +127,32 @@ class Ways:
         self._sources = sources
         self._lengths = range(1, most_draft_tokens + 1)
         self._hypotheses, self._siblings = hypotheses, siblings
+        self._misses: dict[tuple[int, float], tuple[float, Stage]] = {}  # of one look
+        self._most_nodes = most_draft_tokens + max(siblings)
         self._shape: Shape = (hypotheses[len(hypotheses) // 2], self._lengths[-1], siblings[0])
 
     def everywhere(self) -> list[Plan]:
         """The best plan of each kind that does not depend on the place in the text."""
         plans = [self._plan(NOTHING, autoregressive_s(self._costs.alone), 1.0, 1.0)]
-        return [*plans, self._speculative(), self._mirror()] if "model" in self._sources else plans
+        if "model" not in self._sources:
+            return plans
+        most = self._lengths[-1]
+        mean, hope = Chances(self._estimates, most), Chances(self._estimates, most, HOPE)
+        return [*plans, self._speculative(mean, hope), self._mirror(mean, hope)]
 
     def copying(self, match_length: int) -> list[Plan]:
         """The best length to copy, where there is something to copy."""
         if match_length < 1 or "lookup" not in self._sources:
             return []
         most = self._lengths[-1]
-        mean = self._estimates.lookup(match_length, most)
-        hope = self._estimates.lookup(match_length, most, HOPE)
-        plans = [
-            self._plan(
-                Choice("lookup", length),
-                lookup_s(self._costs.alone, length),
-                expected_tokens(mean[:length]),
-                expected_tokens(hope[:length]),
-            )
-            for length in self._lengths
-        ]
-        return [max(plans, key=lambda plan: plan.speed)]
+        alone = self._costs.alone
+        mean = accumulate(self._estimates.lookup(match_length, most), mul)
+        tokens = list(accumulate(mean, initial=1.0))
+        seconds = [lookup_s(alone, length) for length in self._lengths]
+        length = max(self._lengths, key=lambda length: tokens[length] / seconds[length - 1])
+        hope = expected_tokens(self._estimates.lookup(match_length, length, HOPE))
+        choice = Choice("lookup", length)
+        return [self._plan(choice, seconds[length - 1], tokens[length], hope)]
 
     def given(self, rollout: int) -> Plan:
         """To verify what the draft has made and let it rest."""
@@ -163,76 +166,89 @@ class Ways:
         seconds *= self._costs.ratio(choice.kind)
         return Plan(choice, Stage(tokens, seconds), tokens / seconds, hopeful / seconds)
 
-    def _speculative(self) -> Plan:
+    def _speculative(self, mean: Chances, hope: Chances) -> Plan:
         """The best length and leaves of a draft that rests while the target verifies."""
-        plans = []
-        for length in self._lengths:
-            mean, hope = self._estimates.model(length), self._estimates.model(length, HOPE)
-            guessed = self._estimates.guessed(mean)
-            for siblings in self._siblings:
-                gain, _ = guessed.with_siblings(siblings)
-                plans.append(
-                    self._plan(
-                        Choice("model", length, 0, siblings),
-                        speculative_s(self._costs.alone, length, siblings=siblings),
-                        expected_tokens(mean[:length]) + gain,
-                        expected_tokens(hope[:length]) + gain,
-                    )
-                )
-        return max(plans, key=lambda plan: plan.speed)
+        alone = self._costs.alone
+        drafting = [drafting_s(alone, length) for length in self._lengths]
+        verifying = [lookup_s(alone, nodes) for nodes in range(self._most_nodes + 1)]
 
-    def _mirror(self) -> Plan:
+        def seconds(shape: tuple[int, int]) -> float:
+            return drafting[shape[0] - 1] + verifying[sum(shape)]
+
+        shapes = [(length, siblings) for length in self._lengths for siblings in self._siblings]
+        best = max(shapes, key=lambda shape: mean.tokens(*shape) / seconds(shape))
+        length, siblings = best
+        hopeful = hope.tokens(length) + mean.gain(*best)
+        choice = Choice("model", length, 0, siblings)
+        return self._plan(choice, seconds(best), mean.tokens(*best), hopeful)
+
+    def _mirror(self, mean: Chances, hope: Chances) -> Plan:
         """The best length, leaves, number of hypotheses and answer to a miss.
 
         Of these three one is varied after the other, beginning at what was best the last time.
         """
-        best = self._mirrored(self._shape)
+        self._misses.clear()
+        best = self._mirrored(self._shape, mean)
         for place, values in enumerate((self._hypotheses, self._lengths, self._siblings)):
             for value in values:
-                if value != self._shape[place]:
-                    shape = (*self._shape[:place], value, *self._shape[place + 1 :])
-                    best = max(best, self._mirrored(shape), key=lambda plan: plan.speed)
+                shape = (*self._shape[:place], value, *self._shape[place + 1 :])
+                if value != self._shape[place] and self._at_best(shape, mean) > best.speed:
+                    best = max(best, self._mirrored(shape, mean), key=lambda plan: plan.speed)
             self._shape = _shape_of(best)
         most = (self._hypotheses[-1], self._lengths[-1], self._siblings[0])
-        hopeful = max(self._mirrored(shape, HOPE).speed for shape in (self._shape, most))
+        hopeful = max(self._mirrored(shape, hope).speed for shape in (self._shape, most))
         return replace(best, hopeful=hopeful)
 
-    def _mirrored(self, shape: Shape, deviations: float = 0.0) -> Plan:
-        """A mirror of one shape with the better answer to a miss; acceptance: `deviations` above.
+    def _at_best(self, shape: Shape, chances: Chances) -> float:
+        """Tokens a second if every round were a hit and hid all that the draft does."""
+        _, length, siblings = shape
+        beside = self._costs.beside
+        seconds = self._costs.ratio("mirror") * lookup_s(beside, length + siblings)
+        return chances.tokens(length, siblings) / seconds
+
+    def _mirrored(self, shape: Shape, chances: Chances) -> Plan:
+        """A mirror of one shape with the better answer to a miss.
 
         On a miss it drafts anew and verifies, or verifies the bare token while the draft does.
         """
-        ratio = self._costs.ratio("mirror")
-        alone, beside = self._costs.alone, self._costs.beside
+        ratio, beside = self._costs.ratio("mirror"), self._costs.beside
         count, length, siblings = shape
-        per_pass = beside.tokens_per_pass
-        acceptance = foreseen = self._estimates.model(length, deviations)
-        if per_pass > 1 and is_open(length, per_pass):  # masks hold whatever stands before them
-            foreseen = [*acceptance[:length], 1.0]
-        gain, left = self._estimates.guessed(foreseen).with_siblings(siblings)
-        rates = left.hit_rates()
-        rate = self._estimates.hit_rate(count, rates[min(count, len(rates) - 1)])
-        tokens = expected_tokens(acceptance[:length]) + gain
-        hits = _hits(rate, acceptance, per_pass, begun=gain * acceptance[0])
+        any_next = beside.tokens_per_pass > 1 and is_open(length, beside.tokens_per_pass)
+        expected = chances.hit_rate(length, siblings, count, any_next=any_next)
+        rate = self._estimates.hit_rate(count, expected)
+        tokens = chances.tokens(length, siblings)
+        hits = _hits(rate, chances, length, siblings, beside.tokens_per_pass)
         hit_seconds = hit_s(beside, length, count, siblings=siblings, hits=hits)
         hit = Stage(tokens, ratio * hit_seconds, rate)
-        drafting = drafting_s(alone, length, has_next=True, unread=1)
-        again = Stage(tokens, hit.seconds + ratio * drafting, rate)
-        first = self._estimates.hit_rate(BARE, acceptance[0])
-        hits = Hits(0.0, acceptance[0], max(0.0, first - acceptance[0]))
-        bare = Stage(1.0, ratio * bare_s(beside, length, hits=hits), first)
+        drafting, bare = self._missed(length, chances.acceptance[0])
+        again = Stage(tokens, hit.seconds + drafting, rate)
         choice = Choice("model", length, count, siblings)
         misses = ((again, choice), (bare, Choice("none", length, count)))
         speeds = [tokens_per_second(hit, miss) for miss, _ in misses]
         miss, on_miss = misses[speeds[1] > speeds[0]]
         return Plan(on_miss, miss, max(speeds), max(speeds), choice, hit)
 
+    def _missed(self, length: int, first: float) -> tuple[float, Stage]:
+        """Seconds of drafting anew, and a round of the bare token, whose successor is foreseen.
 
-def _hits(rate: float, acceptance: Sequence[float], per_pass: int, *, begun: float) -> Hits:
-    """What `rate` is made of; `begun` of it came behind a leaf. `acceptance` as of a model."""
-    *places, after = acceptance
-    whole = math.prod(places) if is_open(len(places), per_pass) else 0.0
+        first: acceptance at the first place.
+        """
+        if (length, first) not in self._misses:
+            ratio = self._costs.ratio("mirror")
+            drafting = drafting_s(self._costs.alone, length, has_next=True, unread=1)
+            found = self._estimates.hit_rate(BARE, first)
+            hits = Hits(0.0, first, max(0.0, found - first))
+            bare = Stage(1.0, ratio * bare_s(self._costs.beside, length, hits=hits), found)
+            self._misses[length, first] = ratio * drafting, bare
+        return self._misses[length, first]
+
+
+def _hits(rate: float, chances: Chances, length: int, siblings: int, per_pass: int) -> Hits:
+    """What `rate` is made of."""
+    whole = chances.wholes[length] if is_open(length, per_pass) else 0.0
+    after = chances.acceptance[length]
     opened = min(rate, whole * after)
+    begun = chances.gain(length, siblings) * chances.acceptance[0]
     begun = min(rate - opened, begun + whole * (1 - after) * (per_pass > 1))
     return Hits(rate - opened - begun, opened, begun)
 

@@ -123,11 +123,11 @@ def test_ways_to_break_are_in_order_and_add_up() -> None:
     estimates = Estimates(1)
     estimates.ranks[0] = Share(0.5)
     # Place 1: 0.2 broken, place 2: 0.4, whole 0.4: half of it the first choice, 0.1 the runner-up.
-    guessed = estimates.guessed([0.8, 0.5, 0.5])
+    guessed = estimates.guessed([0.8, 0.5, 0.5], estimates.by_rank())
     assert guessed.chances == pytest.approx((0.2, 0.2, 0.1, 0.1))
     assert sorted(guessed.leaves) == [False, False, True, True]
     assert guessed.hit_rates() == pytest.approx((0, 0.2, 0.4, 0.5, 0.6))
-    assert estimates.guessed([0.7]).chances == pytest.approx((0.7, 0.15))
+    assert estimates.guessed([0.7], [0.5]).chances == pytest.approx((0.7, 0.15))
 
 
 def test_leaves_are_taken_from_what_hypotheses_are_left() -> None:
