@@ -1,6 +1,5 @@
 """What estimates say of the model's proposals at one moment, worked out once for all ways."""
 
-import heapq
 from itertools import accumulate
 from operator import mul
 
@@ -13,15 +12,13 @@ class Chances:
     def __init__(self, estimates: Estimates, most: int, deviations: float = 0.0) -> None:
         """Proposals of up to `most` tokens; acceptance: `deviations` above what is expected."""
         self.acceptance = estimates.model(most, deviations)
-        self._estimates = estimates
         self._by_rank = estimates.by_rank()
         self.wholes = list(accumulate(self.acceptance, mul, initial=1.0))  # by length: all stand
         self._tokens = list(accumulate(self.wholes))
         self._leaves: list[list[float]] = [[]]  # by length: of each leaf, likeliest first
         for reached, chance in zip(self.wholes, self.acceptance, strict=False):
             more = [reached * (1 - chance) * of for of in self._by_rank]
-            self._leaves.append(heapq.nlargest(len(more), self._leaves[-1] + more))
-        self._rates: dict[tuple[int, int, bool], list[float]] = {}
+            self._leaves.append(sorted(self._leaves[-1] + more, reverse=True))
 
     def gain(self, length: int, siblings: int) -> float:
         """Tokens that so many leaves add."""
@@ -36,11 +33,9 @@ class Chances:
 
         any_next: one holds for whatever stands after the whole proposal.
         """
-        key = (length, siblings, any_next)
-        if key not in self._rates:
-            after = 1.0 if any_next else self.acceptance[length]
-            acceptance = [*self.acceptance[:length], after]
-            guessed = self._estimates.guessed(acceptance, self._by_rank)
-            self._rates[key] = list(guessed.with_siblings(siblings)[1].hit_rates())
-        rates = self._rates[key]
-        return rates[min(hypotheses, len(rates) - 1)]
+        whole, after = self.wholes[length], 1.0 if any_next else self.acceptance[length]
+        found = self._leaves[length][siblings:]
+        found.append(whole * after)
+        found += [whole * (1 - after) * of for of in self._by_rank]
+        found.sort(reverse=True)
+        return sum(found[:hypotheses])

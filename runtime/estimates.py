@@ -4,10 +4,7 @@ Cautious until something is seen, and forgetful, as texts change.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
-from operator import itemgetter
 
 MOST_PLACES = 16  # of a proposal that are told apart
 LONGEST_MATCH = 8  # of a copied text; longer ones count as this
@@ -59,32 +56,6 @@ def _places() -> list[Share]:
 
 def _copied() -> list[Share]:
     return [Share(COPIED[min(length, len(COPIED)) - 1]) for length in range(1, LONGEST_MATCH + 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class Guessed:
-    """Of the likeliest ways in which a chain may break: what they are worth, best first.
-
-    chances: of each (place, token), unconditional. leaves: those at places that a leaf of the tree
-    could fill, which is not the one after a whole chain.
-    """
-
-    chances: tuple[float, ...]
-    leaves: tuple[bool, ...]
-
-    def with_siblings(self, siblings: int) -> tuple[float, "Guessed"]:
-        """The chance that one of so many leaves stands, and what is left for hypotheses."""
-        if not siblings:
-            return 0.0, self
-        taken = set(islice((at for at, is_leaf in enumerate(self.leaves) if is_leaf), siblings))
-        left = [at for at in range(len(self.chances)) if at not in taken]
-        return sum(self.chances[at] for at in taken), Guessed(
-            tuple(self.chances[at] for at in left), tuple(self.leaves[at] for at in left)
-        )
-
-    def hit_rates(self) -> tuple[float, ...]:
-        """The chance that the outcome is among the first 0, 1, 2, … of them."""
-        return tuple(accumulate(self.chances, initial=0.0))
 
 
 @dataclass(slots=True)
@@ -164,21 +135,6 @@ class Estimates:
             found.append(left * share.at())
             left -= found[-1]
         return found
-
-    def guessed(self, acceptance: Sequence[float], by_rank: Sequence[float]) -> Guessed:
-        """How a chain may break, likeliest first; `acceptance` as `model` gives it."""
-        *places, after = acceptance
-        found, reached = [], 1.0
-        for chance in places:
-            breaks = reached * (1 - chance)
-            found += [(breaks * of, True) for of in by_rank]
-            reached *= chance
-        found.append((reached * after, False))
-        breaks = reached * (1 - after)
-        found += [(breaks * of, False) for of in by_rank]
-        found.sort(key=itemgetter(0), reverse=True)
-        chances, leaves = zip(*found, strict=True)
-        return Guessed(chances, leaves)
 
     def hit_rate(self, num_hypotheses: int, expected: float) -> float:
         """The chance of a hit: what ranks let expect, and with time what came."""

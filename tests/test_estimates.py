@@ -13,7 +13,6 @@ from runtime.estimates import (
     LATER_PLACES,
     LONGEST_MATCH,
     Estimates,
-    Guessed,
     Share,
 )
 
@@ -117,28 +116,6 @@ def test_in_the_limit_estimates_are_the_truth() -> None:
         ranks.append([share.at() for share in estimates.ranks])
     assert np.mean(found[200:], axis=0) == pytest.approx(truth, abs=0.05)
     assert np.mean(ranks[200:], axis=0) == pytest.approx([0.5, 0.4], abs=0.08)  # the prior's pull
-
-
-def test_ways_to_break_are_in_order_and_add_up() -> None:
-    estimates = Estimates(1)
-    estimates.ranks[0] = Share(0.5)
-    # Place 1: 0.2 broken, place 2: 0.4, whole 0.4: half of it the first choice, 0.1 the runner-up.
-    guessed = estimates.guessed([0.8, 0.5, 0.5], estimates.by_rank())
-    assert guessed.chances == pytest.approx((0.2, 0.2, 0.1, 0.1))
-    assert sorted(guessed.leaves) == [False, False, True, True]
-    assert guessed.hit_rates() == pytest.approx((0, 0.2, 0.4, 0.5, 0.6))
-    assert estimates.guessed([0.7], [0.5]).chances == pytest.approx((0.7, 0.15))
-
-
-def test_leaves_are_taken_from_what_hypotheses_are_left() -> None:
-    guessed = Guessed((0.3, 0.2, 0.1, 0.05), (False, True, True, False))
-    gain, left = guessed.with_siblings(1)
-    assert gain == pytest.approx(0.2)
-    assert left == Guessed((0.3, 0.1, 0.05), (False, True, False))
-    gain, left = guessed.with_siblings(5)
-    assert gain == pytest.approx(0.3)
-    assert left == Guessed((0.3, 0.05), (False, False))
-    assert guessed.with_siblings(0) == (0, guessed)
 
 
 def test_hits_correct_what_ranks_let_expect() -> None:
