@@ -16,10 +16,7 @@ from runtime.ways import BARE, HYPOTHESES, NOTHING, Choice, Kind, Plan, Round, S
 __all__ = ["NOTHING", "Choice", "Kind", "Planner", "Round", "Source"]
 
 FIRST_ALONE = 2  # rounds that begin a session: what the target alone takes must be known
-PLANNED_FOR, LONGEST_PLANNED = (
-    8,
-    32,
-)  # rounds between two looks; doubled while plans stay as they are
+PLANNED_FOR = 8  # rounds between two looks at everything
 LEAST_CHANGE = 0.02  # how seldom, at the least, rounds after hits and after misses alternate
 STAYING = 1.02  # how much faster another kind must promise to be
 TRYING_SHARE = 0.01  # of all time, what trying may lose
