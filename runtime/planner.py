@@ -15,6 +15,7 @@ from runtime.ways import BARE, HYPOTHESES, NOTHING, Choice, Kind, Plan, Round, S
 
 __all__ = ["NOTHING", "Choice", "Kind", "Planner", "Round", "Source"]
 
+DRAFTED: tuple[Kind, ...] = ("speculative", "mirror")
 FIRST_ALONE = 2  # rounds that begin a session: what the target alone takes must be known
 PLANNED_FOR = 8  # rounds between two looks at everything
 LEAST_CHANGE = 0.02  # how seldom, at the least, rounds after hits and after misses alternate
@@ -44,11 +45,15 @@ class Planner:
         most_draft_tokens: int = 8,
         hypotheses: Sequence[int] = HYPOTHESES,
         siblings: Sequence[int] = (0,),
+        chill: float = 1.0,
     ) -> None:
         """Plan with `costs` to begin with; only their proportions count, as the first rounds show.
 
         sources: who can propose. runner_ups: how many other tokens a guess of the model names.
-        siblings: the numbers of leaves that a proposal may have.
+        siblings: the numbers of leaves that a proposal may have. chill: how much longer the
+        target's calls take between those of a draft than among themselves, where both share a
+        processor. A round alone between two with the draft does not show it, so the draft must
+        promise so much more.
         """
         self.estimates = Estimates(runner_ups)
         self._costs = Following(costs)
@@ -60,6 +65,7 @@ class Planner:
             hypotheses=hypotheses,
             siblings=siblings,
         )
+        self._chill = chill
         self._trials: dict[Kind, Trials] = {}
         self._rounds, self._elapsed, self._unread = 0, 0.0, 0
         self._kind: Kind = "autoregressive"
@@ -162,7 +168,13 @@ class Planner:
         """Weigh all but copying, which depends on the place in the text."""
         self._planned_at = self._rounds
         self._costs.follow()
-        self._plans = self._ways.everywhere()
+        self._plans = [self._chilled(plan) for plan in self._ways.everywhere()]
+
+    def _chilled(self, plan: Plan) -> Plan:
+        """With what the draft's nearness costs the target, and a single round does not show."""
+        if plan.choice.kind not in DRAFTED:
+            return plan
+        return replace(plan, speed=plan.speed / self._chill, hopeful=plan.hopeful / self._chill)
 
     def _trial(self, plans: Sequence[Plan], best: Plan) -> Plan | None:
         """Another plan to try now, if one gives hope or was not had for long, and costs little."""
@@ -178,7 +190,7 @@ class Planner:
             means = TRYING_SHARE * self._elapsed
             means += TRYING_START * autoregressive_s(now) * gives_hope
             loss = plan.stage.seconds - 1 / best.speed  # if it settles one token
-            loss += unread * (kind in ("speculative", "mirror"))
+            loss += unread * (kind in DRAFTED)
             if (is_due or gives_hope) and self._lost + loss <= means:
                 if is_due:
                     trials.pause = min(2 * trials.pause, LONGEST_PAUSE)

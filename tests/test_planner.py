@@ -156,3 +156,18 @@ def test_explanations() -> None:
     assert text.startswith(f"Rounds: autoregressive {FIRST_ALONE}; 0 of them to try")
     assert "mirror (" in text
     assert "hypotheses) " in text
+
+
+def test_on_one_processor_the_draft_must_promise_more() -> None:
+    speeds = {}
+    for chill in (1.0, 1.3):
+        planner = Planner(CHEAP, chill=chill)
+        for _ in range(FIRST_ALONE):
+            planner.choose(99, 0)
+            planner.learn(alone())
+        planner.choose(99, 0)
+        speeds[chill] = {plan.choice.kind: plan.speed for plan in planner._plans}
+    plain, chilled = speeds.values()
+    assert plain["autoregressive"] == chilled["autoregressive"]
+    for kind in ("speculative", "mirror"):
+        assert plain[kind] == pytest.approx(1.3 * chilled[kind])
