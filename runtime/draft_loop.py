@@ -45,7 +45,7 @@ class DraftLoop:
     """The thread's end: owns the drafter, the committed tokens, and what was guessed last.
 
     The caller's end reads `loaded`, `texts_read` and `busy_since` (seconds of the clock; None
-    between loading and chunks), writes `work` and `sampling`, and calls `stop`.
+    between loading, chunks and messages), writes `work` and `sampling`, and calls `stop`.
     """
 
     def __init__(
@@ -95,7 +95,9 @@ class DraftLoop:
             if not self.loaded:
                 self.load()
             while (message := self._next()) is not None:
+                self.busy_since = self._clock()
                 self._answer(message)
+                self.busy_since = None
         except BaseException as error:  # noqa: BLE001  # the last words, whatever ended the thread
             self._outbox.fail(error)
 

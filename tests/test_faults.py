@@ -18,6 +18,7 @@ from runtime import Answer, Sampling, Session, draft_model, open_session
 from runtime import worker as module
 from runtime.drafter import Drafter
 from runtime.errors import UsageError
+from runtime.hypotheses import Hypothesis
 from runtime.strategy import Autoregressive, Mirror, Speculative
 from runtime.worker import NO_DRAFT, DraftWorker
 from tests.counter import Counter, Ill, raising
@@ -171,6 +172,18 @@ def test_a_thread_that_cannot_start_leaves_the_answer_alone(
             "No fresh draft could be started: RuntimeError: no more threads"
         ]
         monkeypatch.undo()
+
+
+def test_a_pass_that_hangs_keeps_no_long_text_waiting() -> None:
+    """A look-ahead of the text before never ends, and the draft is waited for to read."""
+    hang = Event()
+    with working(Ill(lambda: hang.wait(10)), TARGET, time_limit_s=0.05, hang=hang) as worker:
+        worker.begin([5], Sampling())
+        worker.look_ahead([6], [Hypothesis(1, 7)], 1)
+        worker.begin(range(80), Sampling())
+        wait_until(lambda: not worker.ready() and bool(worker.errors))
+        assert not worker.wait_read()
+        assert worker.errors == ["The draft read no further for 0.05 s."]
 
 
 # Ten thousand rounds.
