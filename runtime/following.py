@@ -12,11 +12,17 @@ from runtime.costs import Costs, Curve, draft_s, together
 YOUNG = 4  # calls after which a device's scale is known
 FOLLOWING = 0.1  # what a new observation weighs in the course of a device, after the first few
 LARGEST_STEP = 0.5  # in logarithms; a pause of the machine is no course
+LARGEST_RATIO = 1e12  # to what was expected, and 1 / it: a clock may stand still, or leap
 
 
 def steady(seen: int) -> float:
     """What the next observation weighs in a running mean of `seen` before it."""
     return max(FOLLOWING, 1 / (1 + seen))
+
+
+def logarithm(ratio: float) -> float:
+    """Of a ratio of times, whatever a clock made of it."""
+    return math.log(min(LARGEST_RATIO, max(1 / LARGEST_RATIO, ratio)))
 
 
 class Ratio:
@@ -31,8 +37,8 @@ class Ratio:
         return math.exp(self._logarithm)
 
     def learn(self, factor: float) -> None:
-        """It took `factor` (above 0) times what was expected."""
-        step = min(LARGEST_STEP, max(-LARGEST_STEP, math.log(factor) - self._logarithm))
+        """It took `factor` times what was expected."""
+        step = min(LARGEST_STEP, max(-LARGEST_STEP, logarithm(factor) - self._logarithm))
         self._logarithm += step * steady(1 + self._seen)
         self._seen += 1
 
@@ -57,10 +63,10 @@ class Course:
         return math.exp(self._common)
 
     def learn(self, rows: int, ratio: float, *, is_beside: bool) -> None:
-        """Calls of `rows` rows took `ratio` (above 0) times what the curve says."""
+        """Calls of `rows` rows took `ratio` times what the curve says."""
         own = self._own_at([rows], is_beside=is_beside)[0]
         seen = self._seen[rows, is_beside]
-        step = math.log(ratio) - self._common - own
+        step = logarithm(ratio) - self._common - own
         if self.calls == 0:
             self._common, step = step, 0.0
         step = min(LARGEST_STEP, max(-LARGEST_STEP, step))

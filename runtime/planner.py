@@ -143,7 +143,8 @@ class Planner:
             return "Nothing was planned yet."
         shares = ", ".join(f"{kind} {count}" for kind, count in self._counts.most_common())
         text = f"Rounds: {shares}; {self._tried} of them to try, "
-        text += f"which lost {100 * self._lost / self._elapsed:.1f} % of the time."
+        share = self._lost / self._elapsed if self._elapsed else 0.0
+        text += f"which lost {100 * share:.1f} % of the time."
         if not self._plans:
             return text
         plans = sorted(self._plans, key=lambda plan: -plan.speed)

@@ -171,3 +171,18 @@ def test_on_one_processor_the_draft_must_promise_more() -> None:
     assert plain["autoregressive"] == chilled["autoregressive"]
     for kind in ("speculative", "mirror"):
         assert plain[kind] == pytest.approx(1.3 * chilled[kind])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1e-9, 5e-324, 1e-9, 1e9, 1e308, float("inf")])
+def test_whatever_a_clock_says_there_is_a_choice(seconds: float) -> None:
+    planner = Planner(CHEAP, siblings=(0, 2))
+    kinds = [
+        Round(NOTHING, seconds, seconds),
+        Round(Choice("lookup", 2), seconds, seconds, nodes=2, proposed=2, accepted=1),
+        Round(Choice("model", 1), seconds, seconds, 1, 1, draft_s=seconds, drafted=(2,)),
+        Round(Choice("model", 1, 4), seconds, 0.0, 1, 1, hit=True, draft_s=seconds, ahead=(20,)),
+    ]
+    for number in range(80):
+        planner.learn(kinds[number % 4])
+        assert planner.choose(number % 3, number % 5, rollout=number % 2).num_draft_tokens <= 2
+        assert planner.explain()
