@@ -6,7 +6,6 @@ they slow each other down.
 
 import contextlib
 import dataclasses
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ LIMIT_S, QUICK_S = 24.0, 5.0
 ALONE_SHARE = 0.7  # of the time there is
 LEAST_TOGETHER, MOST_TOGETHER_S = 8, 8.0  # calls of the longest kind; seconds
 VERSION = 1
+MOST = 1e6  # of any figure in a record: what is beyond is none of a call
 
 # The target's call is bound by reading its weights, the draft's is half of it. Width is taken to be
 # cheap: where it is dear the first rounds show it, but what is never tried never shows.
@@ -187,26 +187,26 @@ def read_costs(path: Path) -> Costs | None:
             return Costs(
                 _curve(values["target"]),
                 _curve(values["draft"]),
-                int(_least(values["tokens_per_pass"], 1)),
-                _least(values["target_slowdown"], 1),
-                _least(values["draft_slowdown"], 1),
-                prefix_share=_least(values["prefix_share"], 0),
+                int(_number(values["tokens_per_pass"], 1, MOST)),
+                _number(values["target_slowdown"], 1, MOST),
+                _number(values["draft_slowdown"], 1, MOST),
+                prefix_share=_number(values["prefix_share"], 0, 1),
             )
     return None
 
 
 def _curve(values: Mapping[str, Any]) -> Curve:
     """Raises ValueError for what no curve of calls is."""
-    rows = tuple(map(int, values["rows"]))
-    seconds = tuple(_least(each, 0) for each in values["seconds"])
-    if not rows or len(rows) != len(seconds) or list(rows) != sorted({*rows}) or rows[0] < 1:
+    rows = tuple(int(_number(each, 1, MOST)) for each in values["rows"])
+    seconds = tuple(_number(each, 1 / MOST**2, MOST) for each in values["seconds"])
+    if not rows or len(rows) != len(seconds) or list(rows) != sorted({*rows}):
         raise ValueError(values)
     return Curve(rows, seconds)
 
 
-def _least(value: Any, least: float) -> float:
-    """A finite number that is not smaller; ValueError for all else."""
+def _number(value: Any, least: float, most: float) -> float:
+    """A number between these; ValueError for all else."""
     number = float(value)
-    if not least <= number < math.inf:
+    if not least <= number <= most:
         raise ValueError(value)
     return number

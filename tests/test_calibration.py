@@ -136,11 +136,17 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
         (("target", "rows"), [0, 4]),
         (("target", "seconds"), [0.5, "x"]),
         (("target", "seconds"), [0.5, -1]),
+        (("target", "seconds"), [0.0, 0.0]),
+        (("target", "seconds"), [0.5, 1e300]),
+        (("target", "rows"), [1, 10**400]),
+        (("draft", "seconds"), [0]),
         (("draft", "rows"), []),
         (("tokens_per_pass",), 0),
         (("target_slowdown",), 0.5),
         (("draft_slowdown",), float("inf")),
+        (("draft_slowdown",), 1e300),
         (("prefix_share",), float("nan")),
+        (("prefix_share",), 2),
     ],
 )
 def test_what_is_damaged_counts_as_not_there(
