@@ -182,9 +182,9 @@ class Mirror(Speculative):
         self._followed: Sequence[Hypothesis] = ()
         self._chain: tuple[int, ...] = ()
         self._named: Sequence[Sequence[int]] = ()  # by the early exit, for each place
-        self._was_bare = self._looks_ahead = False
+        self._was_bare = False
         if self._early_exit is not None:
-            self._early_exit.tell(self._follow_exit)
+            self._early_exit.tell(None)
 
     def propose(self, room: int) -> Proposal:
         """The rollout of the outcome that came, else a new draft or nothing."""
@@ -208,8 +208,11 @@ class Mirror(Speculative):
         """Have the draft follow the likeliest outcomes."""
         self._chain = chain = proposal.tokens[: proposal.trunk]
         self._followed, self._was_bare, self._named = (), not chain, ()
-        self._looks_ahead = self._num_hypotheses > 0 and self._worker.ready()
-        if self._looks_ahead:
+        looks_ahead = self._num_hypotheses > 0 and self._worker.ready()
+        if self._early_exit is not None:
+            follows = looks_ahead and self._of_exit > 0
+            self._early_exit.tell(self._follow_exit if follows else None)
+        if looks_ahead:
             count = self._num_hypotheses - self._of_exit
             self._followed = self._fan.hypotheses(
                 self._guesses, len(chain), count, sources=self._sources
@@ -225,8 +228,6 @@ class Mirror(Speculative):
 
     def _follow_exit(self, tokens: NDArray[np.int64]) -> None:
         """Have the draft follow what the early exit names, while the target goes on."""
-        if not self._looks_ahead:
-            return
         self._named = tokens[: len(self._chain) + 1].tolist()
         found = self._fan.of_exit(self._named, self._chain, self._followed)[: self._of_exit]
         if not found:

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 from export.__main__ import main as export_main
 from runtime import Sampling, open_session
+from runtime.auto import Auto
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.errors import UsageError
 from runtime.hypotheses import Source
+from runtime.planner import NOTHING, Choice
 from runtime.profiles import load_profile
 from runtime.strategy import Autoregressive, Mirror
 from runtime.worker import DraftWorker
 from tests.table import TableDrafter, TableTarget, mixed, right, second, working, write, wrong
+from tests.test_auto import Scripted
 
 Floats = NDArray[np.float32]
 
@@ -92,6 +95,22 @@ def test_an_exit_that_finds_the_channel_full_is_dropped_and_counted(
         written = write(target, mirror(worker, target, "bonus", "exit"), max_new_tokens=12)
     assert written.metrics.early_exits_dropped == written.metrics.rounds
     assert not written.metrics.hits
+
+
+def test_where_nothing_is_to_be_followed_the_exit_is_not_read() -> None:
+    target = Leaky(vocabulary=16, seed=2)
+    read: list[bool] = []
+    target.meanwhile = lambda: read.append(target.listener is not None)
+    with working(TableDrafter(target, wrong, per_pass=3), target) as worker:
+        followed = mirror(worker, target, "exit")
+        write(target, followed, max_new_tokens=12)
+        assert read == [False] + [True] * (len(read) - 1)
+        read.clear()
+        planner = Scripted(NOTHING, Choice("model", 2, 4))
+        settings: dict[str, Any] = {"sources": ("exit",), "early_exit": target}
+        write(target, Auto(worker, planner, tokens_per_pass=3, **settings), max_new_tokens=12)
+    # The prompt's own, and then by turns; the last one is of a proposal for which there is no room.
+    assert read[:5] == [False, False, True, False, True]
 
 
 def test_exits_change_no_text() -> None:
