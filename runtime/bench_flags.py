@@ -35,6 +35,11 @@ WAYS = (
 )
 DEFAULT_LIMIT = 12
 DEFAULT_MAX_NEW_TOKENS = 64
+# Flags that say which answers to make and what to write of them.
+OF_ANSWERS = (
+    *("strategies", "prompts", "category", "limit", "repeats", "warm_up", "max_new_tokens", "stop"),
+    *("json", "trace", "plot"),
+)
 OTHER_SETS = ("forty.jsonl",)  # for checks: short questions of eight kinds
 DESCRIPTION = """\
 Measure strategies beside each other on this machine: each answers the same prompts with the
@@ -103,7 +108,10 @@ def flag_parser() -> argparse.ArgumentParser:
 
 def parse(argv: Sequence[str]) -> Options:
     """Read flags and prompts; UsageError says what is wrong. --help raises SystemExit(0)."""
-    flags = argparse.Namespace(**read_flags(flag_parser(), argv))
+    parser = flag_parser()
+    flags = argparse.Namespace(**read_flags(parser, argv))
+    if flags.calibrate:
+        _check_calibrates(parser, flags)
     for name in OF_A_DRAFT_MODEL:
         if getattr(flags, name) and all(way.draft != "model" for way in flags.strategies):
             raise UsageError(
@@ -117,8 +125,6 @@ def parse(argv: Sequence[str]) -> Options:
     for flag, path in (("--trace", flags.trace), ("--plot", flags.plot)):
         if path is not None:
             check_writable(flag, path)
-    if flags.calibrate and flags.emulate is not None:
-        raise UsageError("--calibrate times this machine, not an emulated one: drop one of them.")
     limit = flags.limit
     if limit is None and not flags.prompts:
         limit = DEFAULT_LIMIT
@@ -145,6 +151,18 @@ def parse(argv: Sequence[str]) -> Options:
         flags.plot,
         flags.calibrate,
     )
+
+
+def _check_calibrates(parser: argparse.ArgumentParser, flags: argparse.Namespace) -> None:
+    """Raise UsageError for a flag that would be of no use."""
+    if flags.emulate is not None or flags.time_scale is not None:
+        raise UsageError("--calibrate times this machine, not an emulated one: drop one of them.")
+    for name in OF_ANSWERS:
+        if getattr(flags, name) != parser.get_default(name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for answers, and --calibrate makes none: drop one "
+                "of them."
+            )
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
@@ -232,6 +250,10 @@ def _way(name: str) -> Way:
     spelled, _, count = name.rpartition(":")
     drafts = spelled in known and known[spelled].draft != "none"
     if drafts and count.isdecimal() and int(count):
+        if known[spelled].strategy == "auto":
+            raise argparse.ArgumentTypeError(
+                f"{name!r}: auto chooses how many tokens to draft; leave the number out"
+            )
         return replace(known[spelled], num_draft_tokens=int(count))
     if name not in known:
         raise argparse.ArgumentTypeError(f"{name!r} is no strategy; there are {_spelled(WAYS)}")

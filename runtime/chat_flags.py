@@ -154,7 +154,7 @@ def add_look_ahead(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--hypothesis-sources",
-        type=lambda text: tuple(text.split(",")),
+        type=lambda text: tuple(name.strip() for name in text.split(",")),
         metavar="LIST",
         help="where they come from, with commas between: bonus (the draft's next word after a "
         "whole acceptance), runner-ups (its second choices), masks (any token at a place), exit "

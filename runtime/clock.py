@@ -83,7 +83,7 @@ class _Queued:
 
     def acquire(self, *, timeout: float) -> bool:
         try:
-            self._things.get(timeout=timeout * self._timing.scale)
+            self._things.get(timeout=min(timeout * self._timing.scale, threading.TIMEOUT_MAX))
         except queue.Empty:
             return False
         return True

@@ -19,6 +19,7 @@ from runtime.profiles import Profile, load_profile
 from runtime.progress import Job, Progress, Role
 
 NEAR_S = 0.001  # before a run's end a thread is awake, since a long wait ends late
+SCALES = (1e-6, 1e6)  # what time can be stretched by
 ROOM = 1.5  # between the longest call of a trial and its modelled time
 WHOLE: Mapping[str, float] = {"whole": 1.0}
 
@@ -151,8 +152,11 @@ def emulated_devices(name: str | Path | None, time_scale: float | None) -> Emula
     Raises UsageError for a profile that is not there and a scale that is none, BundleError for a
     file that is no profile.
     """
-    if time_scale is not None and not 0 < real("time_scale", time_scale) < inf:
-        raise UsageError(f"time_scale is {time_scale}; it must be a number above 0.")
+    least, most = SCALES
+    if time_scale is not None and not least <= real("time_scale", time_scale) <= most:
+        raise UsageError(
+            f"time_scale is {time_scale}; it must be a number from {least:g} to {most:g}."
+        )
     if name is None:
         if time_scale is not None:
             raise UsageError("time_scale is for emulated devices: name a profile, or leave it out.")

@@ -111,7 +111,10 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--strategies mirror,mirror:model", "mirror:model stands twice"),
         ("--strategies autoregressive,mirror:lookup -md d", "--draft-model is for a draft model"),
         ("--strategies mirror:lookup --draft-tokens-per-pass 2", "--draft-tokens-per-pass is for"),
+        ("--strategies auto:model:4", "auto chooses how many tokens to draft; leave the number"),
+        ("--strategies auto:4", "'auto:4': auto chooses how many tokens to draft"),
         ("--calibrate --emulate x", "--calibrate times this machine, not an emulated one"),
+        ("--calibrate --time-scale 2", "--calibrate times this machine, not an emulated one"),
         ("--category poems", "'poems'; there are a, b"),
         ("--limit -1", "-1 is not a whole number, 0 or more"),
         ("--repeats 0", "0 is not a whole number, 1 or more"),
@@ -138,3 +141,11 @@ def test_help_teaches_strategies_columns_and_prompts() -> None:
         assert str(way) in "".join(text.split())
     for word in ("examples:", "columns:", "between tokens ms", "question_id", "Exit codes"):
         assert word in text
+
+
+@pytest.mark.parametrize(
+    "flag", ["--json x.json", "--max-new-tokens 9", "--strategies mirror", "--plot x.svg"]
+)
+def test_a_calibration_has_no_use_for_flags_of_answers(flag: str) -> None:
+    with pytest.raises(UsageError, match=f"^{flag.split()[0]} is for answers, and --calibrate mak"):
+        parse(["--calibrate", *flag.split()])

@@ -23,7 +23,7 @@ def test_every_long_flag_may_be_spelled_with_underscores() -> None:
         "--num-siblings": "2",
         "--num-copied-tokens": "6",
         "--num-hypotheses": "12",
-        "--hypothesis-sources": "masks,bonus",
+        "--hypothesis-sources": "masks, bonus",
         "--after-miss": "verify",
         "--repetition-penalty": "1.1",
         "--max-new-tokens": "3",

@@ -1,5 +1,6 @@
 """Tests of runtime/clock.py: what is counted, and a clock that goes slowly."""
 
+import threading
 import time
 
 import pytest
@@ -37,3 +38,8 @@ def test_a_clock_goes_on_from_where_it_was_when_its_pace_changes(
     timing.rescale(0.5)
     now = 111.0
     assert timing() == 107.0
+
+
+def test_a_limit_beyond_what_the_system_can_wait_is_the_longest_there_is() -> None:
+    count = RealTiming(1e6).count(1)
+    assert count.acquire(timeout=threading.TIMEOUT_MAX)

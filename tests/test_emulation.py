@@ -152,9 +152,9 @@ def test_profiles_are_found_by_name_and_by_file() -> None:
 @pytest.mark.parametrize(
     ("name", "scale", "complaint"),
     [
-        ("gpu-cpu", 0, "above 0"),
-        ("gpu-cpu", float("inf"), "above 0"),
-        ("gpu-cpu", float("nan"), "above 0"),
+        ("gpu-cpu", 0, "from 1e-06 to 1e.06"),
+        ("gpu-cpu", 1e7, "from 1e-06 to"),
+        ("gpu-cpu", float("nan"), "from 1e-06 to"),
         ("gpu-cpu", "2", "must be a number"),
         (None, 2.0, "name a profile"),
         (Path("no.json"), None, "no device profile"),
