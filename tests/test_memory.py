@@ -183,7 +183,7 @@ def test_both_models_where_there_is_room_or_nobody_knows(short: Callable[..., An
     for megabytes in (None, 100):
         session, said = short(megabytes)
         with session:
-            assert (session.strategy, session.settings["draft"]) == ("mirror", "model")
+            assert (session.strategy, session.settings["draft"]) == ("auto", "model")
             assert session.settings["draft_left_out"] is None
         assert said == []
 
