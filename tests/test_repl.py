@@ -117,10 +117,10 @@ def test_stats_before_and_after_an_answer() -> None:
 
 
 def test_strategy_switches_and_shows() -> None:
-    chat = talk("/strategy speculative", "/strategy", "/strategy auto")
+    chat = talk("/strategy speculative", "/strategy", "/strategy fast")
     assert chat.session.strategy == "speculative"
     assert chat.said.count("Strategy: speculative") == 2
-    assert "no strategy 'auto'" in chat.said
+    assert "no strategy 'fast'" in chat.said
 
 
 def test_save_and_load(tmp_path: Path) -> None:
