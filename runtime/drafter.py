@@ -218,7 +218,7 @@ class LookupDrafter:
         """The longest n-gram of the end that occurred earlier: its size, and the places behind."""
         size, found = 0, np.arange(1, len(context))
         for longer in range(1, min(self._longest, len(context) - 1) + 1):
-            places = found[found >= longer]
+            places = found[int(found[0] < longer) :]  # ascending: one place at most is too early
             places = places[context[places - longer] == context[-longer]]
             if not places.size:
                 break

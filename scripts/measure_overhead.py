@@ -59,10 +59,11 @@ class Table:
         self.vocabulary = vocabulary
         self._rows = 2 * rng.standard_normal((BANK, vocabulary), np.float32)
         self._rows[np.arange(BANK), rng.integers(vocabulary, size=BANK)] = AHEAD
+        self._at = rng.integers(BANK, size=CONTEXT + 1)  # never in a circle, which could be copied
 
     def row(self, place: int) -> Floats:
         """The logits of what stands at a place of the text."""
-        return np.asarray(self._rows[place % BANK])
+        return np.asarray(self._rows[self._at[min(place, CONTEXT)]])
 
     def prefill(self, tokens: Tokens) -> bool:
         """Nothing to read."""
