@@ -17,7 +17,7 @@ __all__ = ["NOTHING", "Choice", "Kind", "Planner", "Round", "Source"]
 
 DRAFTED: tuple[Kind, ...] = ("speculative", "mirror")
 FIRST_ALONE = 2  # rounds that begin a session: what the target alone takes must be known
-PLANNED_FOR = 8  # rounds between two looks at everything
+PLANNED_FOR, PLANNED_AFTER_TRIAL = 8, 4  # rounds until the next look at everything, at most
 LEAST_CHANGE = 0.02  # how seldom, at the least, rounds after hits and after misses alternate
 STAYING = 1.02  # how much faster another kind must promise to be
 TRYING_SHARE = 0.01  # of all time, what trying may lose
@@ -210,7 +210,9 @@ class Planner:
         self._tried += 1
         lost = told.seconds - told.settled / self._trial_against.speed
         self._lost = max(0.0, self._lost + lost)
-        self._planned_at = -1  # what was tried may change everything
+        # What was tried may change everything, but a look takes time and trials may come in a row.
+        soon = self._rounds - PLANNED_FOR + PLANNED_AFTER_TRIAL
+        self._planned_at = min(self._planned_at, soon)
 
 
 def _within(choice: Choice, room: int) -> Choice:
