@@ -22,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from runtime.profiles import Profile, load_profile, profile_folder
+from runtime.whole_file import write_whole
 from scripts.draft.texts import KINDS, OVERALL
 from scripts.emulated.figures import hit_rate, length, overlap, tokens_per_s
 from scripts.emulated.records import Record, load, scripted
@@ -45,13 +46,13 @@ class Job:
 
 
 def main() -> None:
-    """Print tables as Markdown, and write everything as JSON where asked to."""
+    """Print tables as Markdown, and write everything as JSON where asked to, profile by profile."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--records", type=Path, required=True, help="folder of records")
-    parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--answers", type=int, default=24, help="of each temperature (24)")
-    parser.add_argument("--choosing", type=int, default=4, help="of them choose settings (4)")
-    parser.add_argument("--scripted-answers", type=int, default=4, help="how many (4)")
+    parser.add_argument("--json", type=Path, help="file to write, and to go on from")
+    parser.add_argument("--answers", type=int, default=12, help="of each temperature (12)")
+    parser.add_argument("--choosing", type=int, default=2, help="of them choose settings (2)")
+    parser.add_argument("--scripted-answers", type=int, default=3, help="how many (3)")
     parser.add_argument("--profiles", nargs="+", help="their names (all)")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
@@ -60,19 +61,22 @@ def main() -> None:
         name: spread(load(options.records / f"answers-{name}.npz"), options.answers)
         for name in TEMPERATURES
     }
+    found: dict[str, Any] = {}
+    if options.json is not None and options.json.exists():
+        found = json.loads(options.json.read_text(encoding="utf-8"))
     jobs = [
         Job(name, records, options.choosing, options.scripted_answers)
         for name in options.profiles or known
+        if name not in found
     ]
-    found, seconds = {}, 0.0
     with ProcessPoolExecutor(options.processes) as pool:
-        for job, (figures, took) in zip(jobs, pool.map(of_profile, jobs), strict=True):
-            found[job.profile], seconds = figures, seconds + took
-            print(f"{job.profile}: {took:.0f} s of processor time", file=sys.stderr, flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        for job, figures in zip(jobs, pool.map(of_profile, jobs), strict=True):
+            found[job.profile] = figures
+            print(f"{job.profile}: {figures['seconds']:.0f} s", file=sys.stderr, flush=True)
+            if options.json is not None:
+                write_whole(options.json, json.dumps(found, indent=1) + "\n")
     print("\n".join(tables(found)))
-    print(f"\n{seconds / 60:.1f} minutes of processor time.")
+    print(f"\n{sum(of['seconds'] for of in found.values()) / 60:.1f} minutes of processor time.")
 
 
 def spread(items: Sequence[Record], count: int) -> list[Record]:
@@ -85,8 +89,8 @@ def spread(items: Sequence[Record], count: int) -> list[Record]:
     return [of[turn] for turn in turns for of in by_kind if turn < len(of)][:count]
 
 
-def of_profile(job: Job) -> tuple[dict[str, Any], float]:
-    """All figures of one profile, and the processor's seconds they took."""
+def of_profile(job: Job) -> dict[str, Any]:
+    """All figures of one profile, and the processor's seconds that they took."""
     started = time.process_time()
     profile = load_profile(job.profile)
     figures: dict[str, Any] = {
@@ -109,7 +113,7 @@ def of_profile(job: Job) -> tuple[dict[str, Any], float]:
             hypotheses=FEW_HYPOTHESES,
             has_kinds=False,
         )
-    return figures, time.process_time() - started
+    return {**figures, "seconds": time.process_time() - started}
 
 
 def measured(

@@ -19,12 +19,14 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from runtime.profiles import load_profile, profile_folder
+from runtime.whole_file import write_whole
 from scripts.draft.texts import KINDS, OVERALL
 from scripts.emulated.paired import Compared, Took, compare, joined
 from scripts.emulated.records import Record, load, scripted
@@ -48,7 +50,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     emulated = commands.add_parser("emulated", help="replay records on device profiles")
     emulated.add_argument("--records", type=Path, required=True, help="folder of records")
-    emulated.add_argument("--json", type=Path, help="file to write what each answer took to")
+    emulated.add_argument("--json", type=Path, help="file to write, and to go on from")
     emulated.add_argument("--answers", type=int, metavar="N", help="of each temperature (all)")
     emulated.add_argument("--useless-answers", type=int, metavar="N", default=24, help="(24)")
     emulated.add_argument("--profiles", nargs="+", help="their names (all)")
@@ -78,25 +80,33 @@ def replayed(options: argparse.Namespace) -> dict[str, Ways]:
         scripted(of, NEVER, places=of.guesses.shape[1]) for of in records[: options.useless_answers]
     ]
     known = [path.stem for path in sorted(profile_folder().glob("*.json"))]
+    found = read(options.json) if options.json and options.json.exists() else {}
     jobs = [
         (name, draft, of)
         for name in options.profiles or known
         for draft, of in zip(DRAFTS, (records, useless), strict=True)
+        if title(name, draft) not in found
     ]
-    found: dict[str, Ways] = {}
     with ProcessPoolExecutor(options.processes) as pool:
         for (name, draft, _), ways in zip(jobs, pool.map(of_profile, jobs), strict=True):
-            found[f"{name}, {draft} draft"] = ways
-            print(f"{name}, {draft} draft: done", file=sys.stderr, flush=True)
-    if options.json is not None:
-        plain = {
-            name: {
-                way: [(of.kind, of.tokens, of.seconds) for of in own] for way, own in ways.items()
-            }
-            for name, ways in found.items()
-        }
-        options.json.write_text(json.dumps(plain) + "\n", encoding="utf-8")
+            found[title(name, draft)] = ways
+            print(f"{title(name, draft)}: done", file=sys.stderr, flush=True)
+            if options.json is not None:
+                write_whole(options.json, json.dumps(found, default=asdict) + "\n")
     return found
+
+
+def title(profile: str, draft: str) -> str:
+    """What a row of the table is called."""
+    return f"{profile}, {draft} draft"
+
+
+def read(path: Path) -> dict[str, Ways]:
+    """What was written of earlier profiles."""
+    return {
+        name: {way: [Took(**of) for of in own] for way, own in ways.items()}
+        for name, ways in json.loads(path.read_text(encoding="utf-8")).items()
+    }
 
 
 def of_profile(job: Job) -> dict[str, list[Took]]:
