@@ -34,7 +34,8 @@ class _Begun:
     """A round under way, of which the planner learns when its look-ahead is over.
 
     passes: how many the draft had made before it. matched: tokens at the text's end that stood
-    before; copied: what followed them there. drafted: rows of the passes before the target's run.
+    before; copied: what followed them there. unused: the rollout at hand where it is not verified.
+    is_shared: the draft read beside it. drafted: rows of the passes before the target's run.
     """
 
     choice: Choice
@@ -42,6 +43,8 @@ class _Begun:
     passes: int
     matched: int
     copied: list[int]
+    unused: Sequence[Guess] = ()
+    is_shared: bool = False
     drafted: Sequence[int] = ()
     proposal: Proposal = NOTHING
     block: tuple[int, ...] = ()
@@ -96,6 +99,8 @@ class Auto(Mirror):
             self._metrics.draft.passes,
             matched,
             [guess.token for guess in copied],
+            () if choice.source == "model" else rollout.guesses,
+            self._reads and self._worker.is_reading,
         )
         self._num_draft_tokens = choice.num_draft_tokens
         self._num_hypotheses = choice.num_hypotheses
@@ -191,6 +196,7 @@ class Auto(Mirror):
                 hit=hit if self._followed else None,
                 match_length=begun.matched,
                 draft_s=draft_s,
+                is_shared=begun.is_shared,
                 drafted=tuple(begun.drafted),
                 ahead=tuple(ahead),
                 after=tuple(after),
@@ -199,6 +205,11 @@ class Auto(Mirror):
         if choice.source != "lookup" and begun.copied:
             known = begun.copied[: len(block)]
             self._planner.learn_lookup(begun.matched, len(known), _agreed(known, block))
+        if begun.unused:
+            known = [guess.token for guess in begun.unused[: len(block)]]
+            accepted = _agreed(known, block)
+            rank = _rank(begun.unused, block, accepted)
+            self._planner.learn_guessed(len(known), accepted, rank)
 
     def _looked_ahead(
         self, begun: _Begun, passes: Sequence[str]
@@ -222,8 +233,8 @@ def _agreed(tokens: Sequence[int], block: Sequence[int]) -> int:
 
 
 def _rank(guesses: Sequence[Guess], block: Sequence[int], place: int) -> int | None:
-    """The rank of what stands at `place` of `block` in the guess for it; None without a guess."""
-    if place >= len(guesses):
+    """The rank of what stands at `place` of `block` in the guess for it; None without either."""
+    if place >= min(len(guesses), len(block)):
         return None
     named = (guesses[place].token, *guesses[place].runner_ups)
     return named.index(block[place]) if block[place] in named else NO_RANK

@@ -67,7 +67,7 @@ class Planner:
         )
         self._chill = chill
         self._trials: dict[Kind, Trials] = {}
-        self._rounds, self._elapsed, self._unread = 0, 0.0, 0
+        self._rounds, self._timed, self._elapsed, self._unread = 0, 0, 0.0, 0
         self._kind: Kind = "autoregressive"
         self._trial_against: Plan | None = None
         self._lost = 0.0
@@ -88,7 +88,7 @@ class Planner:
         rollout: tokens of the draft's proposal for the outcome that came; 0 after a miss.
         """
         self._trial_against = None
-        if room < 1 or self._rounds < FIRST_ALONE:
+        if room < 1 or self._timed < FIRST_ALONE:
             return NOTHING
         if self._planned_at < 0 or self._rounds >= self._planned_at + PLANNED_FOR:
             self._look()
@@ -122,8 +122,15 @@ class Planner:
             hypotheses = choice.num_hypotheses if told.proposed else BARE
             self.estimates.learn_hit(hypotheses, is_hit=told.hit)
         self._unread = 0 if told.drafted or told.ahead else self._unread + told.settled
+        if not told.is_shared:
+            self._learn_costs(told)
+        self._account(told)
+
+    def _learn_costs(self, told: Round) -> None:
+        """Its times were its own."""
+        self._timed += 1
         self._costs.learn(
-            kind,
+            told.choice.kind,
             rows=told.nodes + 1,
             target_s=told.target_s,
             drafted=(*told.drafted, *told.after),
@@ -131,11 +138,14 @@ class Planner:
             draft_seconds=told.draft_s,
             seconds=told.seconds,
         )
-        self._account(told)
 
     def learn_lookup(self, match_length: int, proposed: int, accepted: int) -> None:
         """What copying would have given in a round in which something else was proposed."""
         self.estimates.learn_lookup(match_length=match_length, proposed=proposed, accepted=accepted)
+
+    def learn_guessed(self, proposed: int, accepted: int, rank: int | None) -> None:
+        """What the draft's guesses would have given in a round that did not verify them."""
+        self.estimates.learn_model(proposed=proposed, accepted=accepted, rank=rank)
 
     def explain(self) -> str:
         """In a sentence or two what was chosen, how often, and why."""

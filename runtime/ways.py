@@ -83,6 +83,7 @@ class Round:
     hit: bool | None = None
     match_length: int = 0
     draft_s: float = 0.0
+    is_shared: bool = False
     drafted: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
     after: tuple[int, ...] = ()

@@ -113,6 +113,12 @@ class DraftWorker:
             self._drop(DraftError(f"The draft {what} for {limit:g} s."))
         return False
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether the draft reads a long text now, which takes from what both models share."""
+        draft = None if self.ready() else self._drafts.current
+        return draft is not None and draft.told
+
     def wait_read(self) -> bool:
         """Wait while the draft reads a text, however long; then as `ready`."""
         while not self.ready():

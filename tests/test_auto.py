@@ -1,6 +1,7 @@
 """Tests of runtime/auto.py: it does what the planner chooses, and tells it what came of it."""
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.table import (
     write,
     wrong,
 )
+from tests.test_strategy import SlowReader
 
 PLANS = (right, second, wrong, mixed)
 
@@ -39,6 +41,7 @@ class Scripted(Planner):
         self.asked: list[tuple[int, int]] = []
         self.told: list[Round] = []
         self.copied: list[tuple[int, int, int]] = []
+        self.guessed: list[tuple[int, int, int | None]] = []
 
     def choose(self, room: int, lookup_match_length: int, *, rollout: int = 0) -> Choice:
         self.asked.append((lookup_match_length, rollout))
@@ -50,6 +53,9 @@ class Scripted(Planner):
 
     def learn_lookup(self, match_length: int, proposed: int, accepted: int) -> None:
         self.copied.append((match_length, proposed, accepted))
+
+    def learn_guessed(self, proposed: int, accepted: int, rank: int | None) -> None:
+        self.guessed.append((proposed, accepted, rank))
 
 
 def auto(worker: DraftWorker, *script: Choice, **settings: Any) -> tuple[Auto, Scripted]:
@@ -116,6 +122,37 @@ def test_a_bare_token_while_the_draft_works_and_then_its_rollout() -> None:
     assert target.proposals == [(), (), (3, 4), (), (7, 8)]
     assert [each.hit for each in rounds] == [True, None, True]
     assert not any(each.drafted for each in rounds)
+
+
+@pytest.mark.parametrize(
+    ("plan", "guessed"), [(right, (1, 1, None)), (second, (1, 0, 1)), (wrong, (1, 0, NO_RANK))]
+)
+def test_a_rollout_that_is_not_verified_is_learned_from(
+    plan: Plan, guessed: tuple[int, int, int | None]
+) -> None:
+    target = speaking(range(1, 15), vocabulary=20)
+    with working(TableDrafter(target, plan, per_pass=3), target) as worker:
+        strategy, planner = auto(worker, Choice("none", 2, 1))
+        write(target, strategy, max_new_tokens=6)
+    # Of the first round nothing was at hand, and what the last one was is not asked for.
+    assert planner.guessed == [guessed] * 3
+
+
+def test_the_planner_is_told_when_the_draft_reads_beside_the_target() -> None:
+    target = speaking(range(1, 15), vocabulary=20, context=128)
+    drafter = SlowReader(target, right)
+    with working(drafter, target, hang=drafter.may) as worker:
+
+        def read_in_the_fourth_run() -> None:
+            if len(target.proposals) == 4:
+                drafter.may.set()
+                while worker.is_reading:
+                    time.sleep(0.001)
+
+        target.meanwhile = read_in_the_fourth_run
+        strategy, planner = auto(worker, NOTHING)
+        write(target, strategy, [19] * 70, max_new_tokens=8)
+    assert [each.is_shared for each in planner.told] == [True] * 3 + [False] * 3
 
 
 def test_lookup_and_what_it_would_have_given() -> None:

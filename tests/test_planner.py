@@ -114,6 +114,25 @@ def test_leaves_where_rows_are_cheap_and_the_first_runner_up_is_often_right() ->
     assert planner.choose(100, 0).siblings == 2
 
 
+def test_rounds_beside_a_draft_that_reads_say_nothing_of_what_calls_cost() -> None:
+    planner = Planner(DEAR, sources=("lookup",))
+    for _ in range(9):
+        assert planner.choose(100, 0) == NOTHING
+        planner.learn(replace(alone(4.0), is_shared=True))
+    for _ in range(FIRST_ALONE):
+        assert planner.choose(100, 8) == NOTHING  # what it takes alone is not known yet
+        planner.learn(alone())
+    assert planner.choose(100, 8).source == "lookup"
+    assert "now promised: autoregressive 1.0." in planner.explain()
+
+
+def test_guesses_that_were_not_verified_count_as_well() -> None:
+    planner = warmed_up(CHEAP)
+    before = planner.estimates.model(0)[0]
+    planner.learn_guessed(1, 0, None)
+    assert planner.estimates.model(0)[0] < before
+
+
 def test_trials_lose_no_more_than_they_may() -> None:
     """A draft is always wrong, and a round of it takes three times as long as one without."""
     planner = warmed_up(Costs(DEAR.target, Curve((1,), (0.5,)), 5, 2.0, 2.0), sources=("model",))

@@ -181,11 +181,12 @@ def test_a_long_prompt_is_not_waited_for() -> None:
     drafter.before_chunk = lambda: go_on.wait(5.0)
     with working(drafter, TARGET, hang=go_on) as worker:
         worker.begin([7] * 64, Sampling())
-        assert worker.ready()
+        assert (worker.ready(), worker.is_reading) == (True, False)
         worker.begin([7] * 65, Sampling())
-        assert not worker.ready()
+        assert (worker.ready(), worker.is_reading) == (False, True)
         go_on.set()
         wait_until(worker.ready)
+        assert not worker.is_reading
         assert worker.propose(1) == proposed(8)
     assert worker.error is None
 
