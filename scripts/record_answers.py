@@ -2,7 +2,7 @@
 
     python scripts/record_answers.py --model BUNDLE --out FOLDER
 
-One file for each temperature, 0 and 0.8, of the six kinds of prompt; `scripts/replay_answers.py`
+One file for each temperature, 0 and 0.8, of the six kinds of prompt; `scripts/emulated_table.py`
 and `scripts/check_emulator.py` replay them on emulated devices.
 """
 

@@ -58,9 +58,9 @@ def named(factors: tuple[float, float]) -> str:
 
 
 def ranged(of: Figures) -> str:
-    """A way's speed-up, and those with the guesses halved and doubled."""
-    others = sorted(of[named(factors)][OVERALL]["speed_up"] for factors in FACTORS)
-    return f"{of[named(BASE)][OVERALL]['speed_up']:.2f} ({others[0]:.2f}–{others[1]:.2f})"
+    """A way's speed-up, and the range of it, other guesses included."""
+    speeds = [of[named(factors)][OVERALL]["speed_up"] for factors in (BASE, *FACTORS)]
+    return f"{speeds[0]:.2f} ({min(speeds):.2f}–{max(speeds):.2f})"
 
 
 def _row(name: str, of: Figures) -> list[str]:
