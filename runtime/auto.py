@@ -11,8 +11,9 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.copying import Copies
 from runtime.costs import UNREAD, drafting_rows, look_ahead_rows, rollout_rows
-from runtime.drafter import Guess, LookupDrafter
+from runtime.drafter import Guess
 from runtime.early_exit import EarlyExit
 from runtime.hypotheses import USUAL_SOURCES, Source
 from runtime.metrics import Metrics
@@ -76,7 +77,6 @@ class Auto(Mirror):
         self._planner = planner
         self._tokens_per_pass = tokens_per_pass
         self._in_turn = in_turn
-        self._lookup = LookupDrafter(longest=MOST_COPIED)
         self._is_warm = False
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
@@ -84,6 +84,8 @@ class Auto(Mirror):
         super().begin(prompt, sampling, metrics)
         self._reads = not self._in_turn
         self._round: _Begun | None = None
+        self._copies = Copies(MOST_COPIED)
+        self._copies.add(prompt.tolist())
         self._planner.begin()
         metrics.explain = self._planner.explain
 
@@ -91,14 +93,14 @@ class Auto(Mirror):
         """What the round that the planner chooses is to verify."""
         rollout = self._rollout()
         self._learn(hit=rollout.hypothesis is not None)
-        matched, copied = self._lookup.copied(self._text, MOST_COPIED)
+        matched, copied = self._copies.copied(MOST_COPIED)
         choice = self._planner.choose(room, matched, rollout=len(rollout.guesses))
         self._round = _Begun(
             choice,
             self._metrics.clock(),
             self._metrics.draft.passes,
             matched,
-            [guess.token for guess in copied],
+            copied,
             () if choice.source == "model" else rollout.guesses,
             self._reads and self._worker.is_reading,
         )
@@ -118,6 +120,7 @@ class Auto(Mirror):
             self._round.block, self._round.ended = block, self._metrics.clock()
         self._learn_breaks(outcome, block)
         self._text = np.append(self._text, block)
+        self._copies.add(block)
         if self._reads:
             self._worker.commit(block)
 
@@ -217,7 +220,7 @@ class Auto(Mirror):
         """Rows of the passes beside the target, of the names given, and of those after its run."""
         count, per_pass = begun.choice.num_draft_tokens, self._tokens_per_pass
         if begun.proposal.tokens:
-            rows: Sequence[int] = look_ahead_rows(count, len(self._followed), per_pass)
+            rows = look_ahead_rows(count, len(self._followed), per_pass)
         else:
             rows = rollout_rows(count + 1, count + 2, per_pass)
         beside = passes.count("look ahead")

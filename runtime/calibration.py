@@ -36,7 +36,11 @@ MOST = 1e6  # of any figure in a record: what is beyond is none of a call
 # The target's call is bound by reading its weights, the draft's is half of it. Width is taken to be
 # cheap: where it is dear the first rounds show it, but what is never tried never shows.
 UNMEASURED = Costs(
-    Curve((1, 8, 16), (1.0, 1.3, 1.7)), Curve((1, 16, 64), (0.5, 0.55, 0.8)), 1, 1.3, 1.3
+    Curve((1, 8, 16), (1.0, 1.3, 1.7)),
+    Curve((1, 16, 64), (0.5, 0.55, 0.8)),
+    target_slowdown=1.3,
+    draft_slowdown=1.3,
+    is_guess=True,
 )
 
 

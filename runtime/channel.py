@@ -88,8 +88,8 @@ class TokenChannel:
                 raise DraftError(str(self._failure)) from self._failure
             raise DraftError(f"The draft failed: {describe(self._failure)}") from self._failure
         slot = self._ring[self._received % len(self._ring)]
-        kind, number, first, second, count = (int(value) for value in slot[:_HEADER])
-        tokens = tuple(int(token) for token in slot[_HEADER : _HEADER + count])
+        kind, number, first, second, count = slot[:_HEADER].tolist()
+        tokens = tuple(slot[_HEADER : _HEADER + count].tolist())
         self._received += 1
         self._free.release()
         return Message(Kind(kind), number, first, second, tokens)

@@ -8,12 +8,11 @@ bus (c = 1) is that of Mirror-SD (arXiv 2510.13161, section 3).
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from operator import mul
 
-UNREAD = (
-    2  # rows of text that a draft has not read after a round: mostly a guess and the final token
-)
+UNREAD = 2  # rows of text that a draft has not read after a round: mostly a guess and a final token
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Costs:
     tokens_per_pass: k of the draft. target_slowdown, draft_slowdown: c_t, c_d, at least 1.
     prefix_share: of the target's time, what lies before its early exit; exit_s: what reading the
     exit adds to it. overhead_s: of every round. handing_over_s: of every wait for the draft.
+    is_guess: nothing of it was measured on these devices.
     """
 
     target: Curve
@@ -59,6 +59,7 @@ class Costs:
     exit_s: float = 0.0
     overhead_s: float = 0.0
     handing_over_s: float = 0.0
+    is_guess: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,10 @@ def _side_by_side(costs: Costs, target_s: float, draft_s: float) -> Span:
     return Span(target, draft_s + target * (1 - 1 / costs.draft_slowdown))
 
 
+@cache
 def rollout_rows(
     least: int, most: int, tokens_per_pass: int, *, known: int = 0, unread: int = 1
-) -> list[int]:
+) -> tuple[int, ...]:
     """Rows of each pass that adds to one rollout's `known` guesses until there are `least`.
 
     The first reads the text's last `unread` tokens, a later one the last alone. Behind them it is
@@ -147,7 +149,7 @@ def rollout_rows(
         given = min(tokens_per_pass, most - known)
         rows.append(unread + known + given - 1)
         known, unread = known + given, 1
-    return rows
+    return tuple(rows)
 
 
 def is_open(num_draft_tokens: int, tokens_per_pass: int) -> bool:
@@ -164,13 +166,16 @@ def drafting_rows(
     *,
     has_next: bool = False,
     unread: int = UNREAD,
-) -> list[int]:
+) -> tuple[int, ...]:
     """Rows of each pass that drafts a proposal; has_next: and the word after it, if it is free."""
     most = num_draft_tokens + has_next
     return rollout_rows(num_draft_tokens, most, tokens_per_pass, unread=unread)
 
 
-def look_ahead_rows(num_draft_tokens: int, num_hypotheses: int, tokens_per_pass: int) -> list[int]:
+@cache
+def look_ahead_rows(
+    num_draft_tokens: int, num_hypotheses: int, tokens_per_pass: int
+) -> tuple[int, ...]:
     """Rows of each pass that drafts rollouts under every hypothesis.
 
     The first reads the chain and the final token before it; every pass feeds the whole branches,
@@ -183,7 +188,7 @@ def look_ahead_rows(num_draft_tokens: int, num_hypotheses: int, tokens_per_pass:
         branch = 1 + known + min(tokens_per_pass, most - known) - 1
         branches = num_hypotheses if known < num_draft_tokens else 1
         rows.append((1 if known else num_draft_tokens + 1) + branches * branch - has_open)
-    return rows
+    return tuple(rows)
 
 
 def draft_s(costs: Costs, rows: Sequence[int]) -> float:

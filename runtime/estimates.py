@@ -80,9 +80,9 @@ class Estimates:
         """A new text: what the one before showed weighs less."""
         self._fade(OF_AN_EARLIER_TEXT)
 
-    def round(self) -> None:
-        """A round of any kind is over: what is not looked at grows uncertain, slowly."""
-        self._fade(0.5 ** (1 / HALF_LIFE_UNSEEN))
+    def pass_by(self, rounds: int) -> None:
+        """So many rounds of any kind are over: what was not looked at grows uncertain, slowly."""
+        self._fade(0.5 ** (rounds / HALF_LIFE_UNSEEN))
 
     def learn_model(self, *, proposed: int, accepted: int, rank: int | None) -> None:
         """Of the draft's chain of `proposed` the first `accepted` stood.

@@ -52,7 +52,7 @@ class Course:
     """
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls = self.calls_beside = 0
         self._common = 0.0  # logarithms of ratios
         self._own: tuple[dict[int, float], dict[int, float]] = ({}, {})  # alone, beside
         self._seen: Counter[tuple[int, bool]] = Counter()
@@ -74,6 +74,7 @@ class Course:
         self._own[is_beside][rows] = own + step / (1.5 + seen * seen / 2)
         self._seen[rows, is_beside] += 1
         self.calls += 1
+        self.calls_beside += is_beside
 
     def follow(self, curve: Curve, *, is_beside: bool = False) -> Curve:
         """The curve as calls are now."""
@@ -99,6 +100,13 @@ class Following:
         self.alone = self.beside = self._base = costs
         self._target, self._draft = Course(), Course()
         self._ratios: dict[str, Ratio] = {}
+
+    @property
+    def hoped(self) -> Costs:
+        """Beside each other at best: neither slows the other down, until that guess is tested."""
+        if not self._base.is_guess or self._target.calls_beside >= YOUNG:
+            return self.beside
+        return replace(self.alone, target_slowdown=1.0, draft_slowdown=1.0)
 
     def ratio(self, kind: str) -> float:
         """How much longer rounds of a kind take than their calls let expect."""

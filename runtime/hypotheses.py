@@ -5,9 +5,10 @@ there, a capped geometric series at first (speculative speculative decoding, 260
 the text shows soon.
 """
 
-import heapq
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal, get_args
 
 from runtime.drafter import Guess
@@ -62,12 +63,9 @@ class Fan:
         A further guess is the draft's word after a whole acceptance. Without one that place is left
         open, for whatever stands there; and so it is from every source where nothing is verified.
         """
-        found = heapq.nlargest(
-            count,
-            self._candidates(guesses[: chain + 1], chain, sources),
-            key=lambda candidate: candidate[0],
-        )
-        return [hypothesis for _, hypothesis in found]
+        candidates = self._candidates(guesses[: chain + 1], chain, sources)
+        found = sorted(candidates, key=itemgetter(0), reverse=True)[:count]
+        return [Hypothesis(accepted, token, source) for _, accepted, token, source in found]
 
     def learn(self, guesses: Sequence[Guess], block: Sequence[int]) -> None:
         """Where `guesses` were made, `block` was committed."""
@@ -90,11 +88,12 @@ class Fan:
         """
         followed = {(each.accepted, each.final_token) for each in known}
         found, reached = [], 1.0
+        shares = self._ranks["exit"].first(max(map(len, named), default=0))
         for accepted, others in enumerate(_refusals(named, chain)):
             stands = self._stands_at(accepted) if accepted < len(chain) else 0.0
-            for rank, token in enumerate(others):
+            for share, token in zip(shares, others, strict=False):
                 if (accepted, token) not in followed:
-                    chance = reached * (1 - stands) * self._ranks["exit"].at(rank)
+                    chance = reached * (1 - stands) * share
                     found.append((chance, Hypothesis(accepted, token, "exit")))
             reached *= stands
         found.sort(key=lambda candidate: -candidate[0])
@@ -111,27 +110,28 @@ class Fan:
 
     def _candidates(
         self, guesses: Sequence[Guess], chain: int, sources: Collection[Source]
-    ) -> Iterator[tuple[float, Hypothesis]]:
-        """Outcomes with their probabilities."""
+    ) -> Iterator[tuple[float, int, int | None, Source]]:
+        """Probabilities of outcomes, each with what a `Hypothesis` says of it."""
         reached = 1.0
+        most = max((len(guess.runner_ups) for guess in guesses), default=0)
+        named = self._ranks["runner-ups"].first(most)
         for accepted in range(chain + 1):
             stands = self._stands_at(accepted)
             breaks = reached * (1 - stands)
             if accepted == len(guesses):  # nothing is known of this place, so it is the last
                 if "bonus" in sources:
-                    yield reached, Hypothesis(accepted, None, "bonus")
+                    yield reached, accepted, None, "bonus"
                 elif "masks" in sources or not chain:
-                    yield reached, Hypothesis(accepted, None, "masks")
+                    yield reached, accepted, None, "masks"
                 return
             guess = guesses[accepted]
             if accepted == chain and "bonus" in sources:
-                yield reached * stands, Hypothesis(accepted, guess.token, "bonus")
+                yield reached * stands, accepted, guess.token, "bonus"
             if "runner-ups" in sources:
-                for rank, token in enumerate(guess.runner_ups):
-                    named = breaks * self._ranks["runner-ups"].at(rank)
-                    yield named, Hypothesis(accepted, token, "runner-ups")
+                for share, token in zip(named, guess.runner_ups, strict=False):
+                    yield breaks * share, accepted, token, "runner-ups"
             if "masks" in sources:
-                yield breaks, Hypothesis(accepted, None, "masks")
+                yield breaks, accepted, None, "masks"
             reached *= stands
 
     def _stands_at(self, place: int) -> float:
@@ -154,9 +154,14 @@ class _Ranks:
         if final_token in named:
             self._seen[named.index(final_token)] += 1
 
-    def at(self, rank: int) -> float:
-        seen = self._seen[rank] if rank < len(self._seen) else 0.0
-        return (8 * self._named * 0.5**rank + seen) / (8 + self._lists)
+    def first(self, count: int) -> list[float]:
+        """The share of each of the first `count` ranks."""
+        seen = itertools.chain(self._seen, itertools.repeat(0.0))
+        expected = 8 * self._named
+        return [
+            (expected * 0.5**rank + of) / (8 + self._lists)
+            for rank, of in zip(range(count), seen, strict=False)
+        ]
 
 
 def _refusals(named: Sequence[Sequence[int]], chain: Sequence[int]) -> Iterator[list[int]]:

@@ -130,10 +130,12 @@ class Metrics:
         self.settled_tokens += accepted + 1
         self.draft_tokens_proposed += len(proposal)
         self.draft_tokens_accepted += accepted
-        self.accepted_at.update(range(accepted))
+        for place in range(accepted):
+            self.accepted_at[place] += 1
         whole = outcome.node not in proposal.parents
         corrected = not whole and not guarded
-        self.evaluated_at.update(range(accepted + corrected))
+        for place in range(accepted + corrected):
+            self.evaluated_at[place] += 1
         self.guard_stops += guarded
         self.correction_tokens += corrected
         self.bonus_tokens += whole and len(proposal) > 0

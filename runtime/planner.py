@@ -17,7 +17,9 @@ __all__ = ["NOTHING", "Choice", "Kind", "Planner", "Round", "Source"]
 
 DRAFTED: tuple[Kind, ...] = ("speculative", "mirror")
 FIRST_ALONE = 2  # rounds that begin a session: what the target alone takes must be known
-PLANNED_FOR, PLANNED_AFTER_TRIAL = 8, 4  # rounds until the next look at everything, at most
+PLANNED_AFTER_TRIAL = 4  # rounds until the next look at everything
+PLANNED_FOR, PLANNED_LONGEST = 8, 16  # otherwise, doubled while looks change nothing
+KNOWN, SAMPLED = 16, 4  # after so many rounds of a choice each fourth tells what it costs
 LEAST_CHANGE = 0.02  # how seldom, at the least, rounds after hits and after misses alternate
 STAYING = 1.02  # how much faster another kind must promise to be
 TRYING_SHARE = 0.01  # of all time, what trying may lose
@@ -72,14 +74,18 @@ class Planner:
         self._trial_against: Plan | None = None
         self._lost = 0.0
         self._counts: Counter[Kind] = Counter()
+        self._had: Counter[Choice] = Counter()
         self._tried = 0
+        self._may_try = False
         self._plans: list[Plan] = []
-        self._planned_at = -1
+        self._weighed: dict[tuple[int, int], tuple[list[Plan], Plan]] = {}  # since the last look
+        self._faded_at = self._looks_at = 0
+        self._pause = PLANNED_FOR
 
     def begin(self) -> None:
         """A new text: what the one before showed weighs less."""
         self.estimates.begin()
-        self._planned_at = -1
+        self._looks_at, self._pause = self._rounds, PLANNED_FOR
 
     def choose(self, room: int, lookup_match_length: int, *, rollout: int = 0) -> Choice:
         """What the next round is to be, with at most `room` proposed tokens.
@@ -90,15 +96,13 @@ class Planner:
         self._trial_against = None
         if room < 1 or self._timed < FIRST_ALONE:
             return NOTHING
-        if self._planned_at < 0 or self._rounds >= self._planned_at + PLANNED_FOR:
+        if self._rounds >= self._looks_at:
             self._look()
-        steady = max(self._plans, key=self._promise)
-        self._kind = steady.choice.kind
-        plans = [steady, *self._ways.copying(lookup_match_length)]
-        if rollout:
-            plans.append(self._ways.given(rollout))
-        best = max(plans, key=lambda plan: self._advantage(plan, steady, rollout))
-        trial = None if rollout else self._trial([*self._plans, *plans[1:]], best)
+        plans, best = self._best(lookup_match_length, rollout)
+        trial = None
+        if self._may_try and not rollout:
+            self._may_try = False  # nothing that bears on it changes before the next look
+            trial = self._trial(plans, best)
         plan = trial or best
         choice = plan.after_hit if rollout and plan.after_hit else plan.choice
         return _within(choice, min(room, rollout or room))
@@ -109,7 +113,6 @@ class Planner:
         self._rounds += 1
         self._elapsed += told.seconds
         self._counts[kind] += 1
-        self.estimates.round()
         if choice.source == "model" and told.proposed:
             self.estimates.learn_model(
                 proposed=told.proposed, accepted=told.accepted, rank=told.rank
@@ -123,12 +126,14 @@ class Planner:
             self.estimates.learn_hit(hypotheses, is_hit=told.hit)
         self._unread = 0 if told.drafted or told.ahead else self._unread + told.settled
         if not told.is_shared:
-            self._learn_costs(told)
+            self._timed += 1
+            self._had[choice] += 1
+            if self._had[choice] <= KNOWN or self._had[choice] % SAMPLED == 0:
+                self._learn_costs(told)
         self._account(told)
 
     def _learn_costs(self, told: Round) -> None:
         """Its times were its own."""
-        self._timed += 1
         self._costs.learn(
             told.choice.kind,
             rows=told.nodes + 1,
@@ -161,6 +166,18 @@ class Planner:
         promises = ", ".join(f"{_named(plan.choice)} {plan.speed:.1f}" for plan in plans)
         return f"{text} Tokens a second now promised: {promises}."
 
+    def _best(self, match_length: int, rollout: int) -> tuple[list[Plan], Plan]:
+        """All plans at such a place, with such a rollout at hand, and the best of them."""
+        place = match_length, rollout
+        if place not in self._weighed:
+            steady = self._steady
+            plans = [steady, *self._ways.copying(match_length)]
+            if rollout:
+                plans.append(self._ways.given(rollout))
+            best = max(plans, key=lambda plan: self._advantage(plan, steady, rollout))
+            self._weighed[place] = [*self._plans, *plans[1:]], best
+        return self._weighed[place]
+
     def _promise(self, plan: Plan) -> float:
         """Its speed; the present kind is left only for something clearly better."""
         return plan.speed * (STAYING if plan.choice.kind == self._kind else 1.0)
@@ -177,9 +194,17 @@ class Planner:
 
     def _look(self) -> None:
         """Weigh all but copying, which depends on the place in the text."""
-        self._planned_at = self._rounds
+        self.estimates.pass_by(self._rounds - self._faded_at)
+        self._faded_at = self._rounds
         self._costs.follow()
         self._plans = [self._chilled(plan) for plan in self._ways.everywhere()]
+        self._steady = max(self._plans, key=self._promise)
+        stays = self._steady.choice.kind == self._kind
+        self._kind = self._steady.choice.kind
+        self._pause = min(2 * self._pause, PLANNED_LONGEST) if stays else PLANNED_FOR
+        self._looks_at = self._rounds + self._pause
+        self._weighed.clear()
+        self._may_try = True
 
     def _chilled(self, plan: Plan) -> Plan:
         """With what the draft's nearness costs the target, and a single round does not show."""
@@ -189,20 +214,20 @@ class Planner:
 
     def _trial(self, plans: Sequence[Plan], best: Plan) -> Plan | None:
         """Another plan to try now, if one gives hope or was not had for long, and costs little."""
-        now = self._costs.alone
-        unread = now.draft(self._unread + 1) - now.draft(1)
-        for plan in sorted(plans, key=lambda plan: -plan.hopeful):
+        for plan in sorted(plans, key=_hopeful, reverse=True):
             kind = plan.choice.kind
-            if kind == best.choice.kind:
-                continue
             trials = self._trials.setdefault(kind, Trials())
             is_due = self._rounds >= trials.last + trials.pause
             gives_hope = plan.hopeful > best.hopeful
+            if kind == best.choice.kind or not (is_due or gives_hope):
+                continue
+            now = self._costs.alone
             means = TRYING_SHARE * self._elapsed
             means += TRYING_START * autoregressive_s(now) * gives_hope
             loss = plan.stage.seconds - 1 / best.speed  # if it settles one token
-            loss += unread * (kind in DRAFTED)
-            if (is_due or gives_hope) and self._lost + loss <= means:
+            if kind in DRAFTED:
+                loss += now.draft(self._unread + 1) - now.draft(1)
+            if self._lost + loss <= means:
                 if is_due:
                     trials.pause = min(2 * trials.pause, LONGEST_PAUSE)
                 self._trial_against = best
@@ -221,12 +246,15 @@ class Planner:
         lost = told.seconds - told.settled / self._trial_against.speed
         self._lost = max(0.0, self._lost + lost)
         # What was tried may change everything, but a look takes time and trials may come in a row.
-        soon = self._rounds - PLANNED_FOR + PLANNED_AFTER_TRIAL
-        self._planned_at = min(self._planned_at, soon)
+        self._looks_at = min(self._looks_at, self._rounds + PLANNED_AFTER_TRIAL)
 
 
 def _within(choice: Choice, room: int) -> Choice:
-    return replace(choice, num_draft_tokens=min(choice.num_draft_tokens, room))
+    return choice if choice.num_draft_tokens <= room else replace(choice, num_draft_tokens=room)
+
+
+def _hopeful(plan: Plan) -> float:
+    return plan.hopeful
 
 
 def _named(choice: Choice) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from runtime.chances import Chances
 from runtime.costs import (
+    Costs,
     Hits,
     Stage,
     autoregressive_s,
@@ -128,7 +129,7 @@ class Ways:
         self._sources = sources
         self._lengths = range(1, most_draft_tokens + 1)
         self._hypotheses, self._siblings = hypotheses, siblings
-        self._misses: dict[tuple[int, float], tuple[float, Stage]] = {}  # of one look
+        self._misses: dict[tuple[int, float, bool], tuple[float, Stage]] = {}  # of one look
         self._most_nodes = most_draft_tokens + max(siblings)
         self._shape: Shape = (hypotheses[len(hypotheses) // 2], self._lengths[-1], siblings[0])
 
@@ -189,15 +190,17 @@ class Ways:
         Of these three one is varied after the other, beginning at what was best the last time.
         """
         self._misses.clear()
-        best = self._mirrored(self._shape, mean)
+        beside, hoped = self._costs.beside, self._costs.hoped
+        best = self._mirrored(self._shape, mean, beside)
         for place, values in enumerate((self._hypotheses, self._lengths, self._siblings)):
             for value in values:
                 shape = (*self._shape[:place], value, *self._shape[place + 1 :])
                 if value != self._shape[place] and self._at_best(shape, mean) > best.speed:
-                    best = max(best, self._mirrored(shape, mean), key=lambda plan: plan.speed)
+                    plan = self._mirrored(shape, mean, beside)
+                    best = plan if plan.speed > best.speed else best
             self._shape = _shape_of(best)
         most = (self._hypotheses[-1], self._lengths[-1], self._siblings[0])
-        hopeful = max(self._mirrored(shape, hope).speed for shape in (self._shape, most))
+        hopeful = max(self._mirrored(shape, hope, hoped).speed for shape in (self._shape, most))
         return replace(best, hopeful=hopeful)
 
     def _at_best(self, shape: Shape, chances: Chances) -> float:
@@ -207,12 +210,12 @@ class Ways:
         seconds = self._costs.ratio("mirror") * lookup_s(beside, length + siblings)
         return chances.tokens(length, siblings) / seconds
 
-    def _mirrored(self, shape: Shape, chances: Chances) -> Plan:
+    def _mirrored(self, shape: Shape, chances: Chances, beside: Costs) -> Plan:
         """A mirror of one shape with the better answer to a miss.
 
         On a miss it drafts anew and verifies, or verifies the bare token while the draft does.
         """
-        ratio, beside = self._costs.ratio("mirror"), self._costs.beside
+        ratio = self._costs.ratio("mirror")
         count, length, siblings = shape
         any_next = beside.tokens_per_pass > 1 and is_open(length, beside.tokens_per_pass)
         expected = chances.hit_rate(length, siblings, count, any_next=any_next)
@@ -221,7 +224,7 @@ class Ways:
         hits = _hits(rate, chances, length, siblings, beside.tokens_per_pass)
         hit_seconds = hit_s(beside, length, count, siblings=siblings, hits=hits)
         hit = Stage(tokens, ratio * hit_seconds, rate)
-        drafting, bare = self._missed(length, chances.acceptance[0])
+        drafting, bare = self._missed(length, chances.acceptance[0], beside)
         again = Stage(tokens, hit.seconds + drafting, rate)
         choice = Choice("model", length, count, siblings)
         misses = ((again, choice), (bare, Choice("none", length, count)))
@@ -229,19 +232,20 @@ class Ways:
         miss, on_miss = misses[speeds[1] > speeds[0]]
         return Plan(on_miss, miss, max(speeds), max(speeds), choice, hit)
 
-    def _missed(self, length: int, first: float) -> tuple[float, Stage]:
+    def _missed(self, length: int, first: float, beside: Costs) -> tuple[float, Stage]:
         """Seconds of drafting anew, and a round of the bare token, whose successor is foreseen.
 
         first: acceptance at the first place.
         """
-        if (length, first) not in self._misses:
+        place = length, first, beside is self._costs.beside
+        if place not in self._misses:
             ratio = self._costs.ratio("mirror")
             drafting = drafting_s(self._costs.alone, length, has_next=True, unread=1)
             found = self._estimates.hit_rate(BARE, first)
             hits = Hits(0.0, first, max(0.0, found - first))
-            bare = Stage(1.0, ratio * bare_s(self._costs.beside, length, hits=hits), found)
-            self._misses[length, first] = ratio * drafting, bare
-        return self._misses[length, first]
+            bare = Stage(1.0, ratio * bare_s(beside, length, hits=hits), found)
+            self._misses[place] = ratio * drafting, bare
+        return self._misses[place]
 
 
 def _hits(rate: float, chances: Chances, length: int, siblings: int, per_pass: int) -> Hits:

@@ -54,40 +54,40 @@ def test_alone_or_with_copied_tokens_only_the_target_counts() -> None:
 @pytest.mark.parametrize(
     ("count", "per_pass", "rows"),
     [
-        (0, 1, []),
-        (1, 1, [2]),
-        (3, 1, [2, 2, 3]),  # two of the text, then its last token and the guesses so far
-        (4, 5, [5]),  # two of the text, three masks
-        (5, 5, [6]),
-        (7, 5, [6, 7]),  # then the last token, the five guesses and a mask
+        (0, 1, ()),
+        (1, 1, (2,)),
+        (3, 1, (2, 2, 3)),  # two of the text, then its last token and the guesses so far
+        (4, 5, (5,)),  # two of the text, three masks
+        (5, 5, (6,)),
+        (7, 5, (6, 7)),  # then the last token, the five guesses and a mask
     ],
 )
-def test_rows_of_the_passes_that_draft(count: int, per_pass: int, rows: list[int]) -> None:
+def test_rows_of_the_passes_that_draft(count: int, per_pass: int, rows: tuple[int, ...]) -> None:
     assert drafting_rows(count, per_pass) == rows
 
 
 @pytest.mark.parametrize(
     ("count", "branches", "per_pass", "rows"),
     [
-        (2, 4, 3, [3 + 4 * 3]),  # γ ≤ k - 1: one pass
-        (4, 2, 5, [5 + 10]),
-        (6, 2, 5, [7 + 10, 1 + 2 * 7]),  # a second one, which feeds the branches again
-        (5, 2, 5, [6 + 5 + 4, 1 + 5 + 1]),  # γ = k: of one the first word is open
-        (2, 3, 1, [3 + 2 + 0, 1 + 2 * 2 + 1, 1 + 2]),
+        (2, 4, 3, (3 + 4 * 3,)),  # γ ≤ k - 1: one pass
+        (4, 2, 5, (5 + 10,)),
+        (6, 2, 5, (7 + 10, 1 + 2 * 7)),  # a second one, which feeds the branches again
+        (5, 2, 5, (6 + 5 + 4, 1 + 5 + 1)),  # γ = k: of one the first word is open
+        (2, 3, 1, (3 + 2 + 0, 1 + 2 * 2 + 1, 1 + 2)),
     ],
 )
 def test_rows_of_the_passes_that_look_ahead(
-    count: int, branches: int, per_pass: int, rows: list[int]
+    count: int, branches: int, per_pass: int, rows: tuple[int, ...]
 ) -> None:
     assert look_ahead_rows(count, branches, per_pass) == rows
 
 
 def test_with_the_word_after_it_a_proposal_takes_no_pass_more() -> None:
-    assert drafting_rows(4, 5, has_next=True, unread=1) == [5]
-    assert drafting_rows(5, 5, has_next=True, unread=1) == [5]
-    assert drafting_rows(6, 5, has_next=True, unread=1) == [5, 1 + 5 + 1]
-    assert rollout_rows(4, 5, 3, known=2, unread=1) == [1 + 2 + 2]
-    assert rollout_rows(4, 5, 3, known=4) == []
+    assert drafting_rows(4, 5, has_next=True, unread=1) == (5,)
+    assert drafting_rows(5, 5, has_next=True, unread=1) == (5,)
+    assert drafting_rows(6, 5, has_next=True, unread=1) == (5, 1 + 5 + 1)
+    assert rollout_rows(4, 5, 3, known=2, unread=1) == (1 + 2 + 2,)
+    assert rollout_rows(4, 5, 3, known=4) == ()
 
 
 def test_a_speculative_round_is_drafting_and_verifying() -> None:

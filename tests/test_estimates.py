@@ -134,8 +134,7 @@ def test_what_is_not_looked_at_fades_and_a_new_text_halves() -> None:
     for _ in range(50):
         estimates.learn_model(proposed=1, accepted=0, rank=1)
     seen = estimates.places[0].seen
-    for _ in range(int(HALF_LIFE_UNSEEN)):
-        estimates.round()
+    estimates.pass_by(int(HALF_LIFE_UNSEEN))
     assert estimates.places[0].seen == pytest.approx(seen / 2)
     estimates.begin()
     assert estimates.places[0].seen == pytest.approx(seen / 4)

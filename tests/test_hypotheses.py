@@ -25,7 +25,7 @@ def fan(half_life: float = math.inf) -> Fan:
 def chances(fan: Fan, guesses: Sequence[Guess], sources: Sequence[Source]) -> dict[str, float]:
     """The probability of every outcome that could be followed, by place and token."""
     found = fan._candidates(guesses, 2, sources)
-    return {f"{each.accepted} {each.final_token}": chance for chance, each in found}
+    return {f"{accepted} {token}": chance for chance, accepted, token, _ in found}
 
 
 def test_probabilities_by_hand() -> None:
