@@ -80,7 +80,7 @@ class TokenChannel:
 
         Raises DraftError when the sender failed and all it had sent was received.
         """
-        if not self._filled.acquire(timeout=timeout_s):
+        if (timeout_s <= 0 and not self.pending) or not self._filled.acquire(timeout=timeout_s):
             return None
         if self._received == self._sent:
             self._filled.release()  # the failure stands for everyone who asks again
@@ -96,8 +96,8 @@ class TokenChannel:
 
     @property
     def pending(self) -> bool:
-        """Whether the receiver has something to read."""
-        return self._received != self._sent
+        """Whether the receiver has something to read, or a failure to hear of."""
+        return self._received != self._sent or self._failure is not None
 
     def fail(self, error: BaseException) -> None:
         """Tell the receiver, after all that was sent, that no more will come and why."""

@@ -9,7 +9,8 @@ on the other; what counts is the lower end of a 95 % interval of the ratios of s
 first token. Answers of fewer than 128 tokens are joined with the next of their kind.
 
 `emulated` replays records (`scripts/record_answers.py`) on every profile, with the recorded draft
-and with one that is always wrong; `auto` learns from the first answer on. `measured` reads what
+and with one that is always wrong; `auto` learns from the first answer on. Of each kind there are as
+many answers as make `--pairs` of 128 tokens. `measured` reads what
 `python -m runtime.bench --json FILE` writes when it is told of these ways and of auto:model.
 """
 
@@ -28,9 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from runtime.profiles import load_profile, profile_folder
 from runtime.whole_file import write_whole
 from scripts.draft.texts import KINDS, OVERALL
-from scripts.emulated.paired import Compared, Took, compare, joined
+from scripts.emulated.paired import LEAST_TOKENS, Compared, Took, compare, joined
 from scripts.emulated.records import Record, load, scripted
-from scripts.emulated.replay import Replayed
 from scripts.emulated.settings import fixed_ways, planned, replays
 from scripts.emulated.shown import TEMPERATURES, table
 
@@ -39,9 +39,10 @@ AUTO = "auto:model"
 DRAFTS = ("recorded", "useless")
 NEVER = 1e-12  # the agreement of a draft that is useless
 SEED = 0  # of the order of answers
+WAYS = {each.way: each for each in fixed_ways()}
 
 Ways = Mapping[str, Sequence[Took]]
-Job = tuple[str, str, Sequence[Record]]
+Job = tuple[str, str, str, Sequence[Record]]
 
 
 def main() -> None:
@@ -51,8 +52,11 @@ def main() -> None:
     emulated = commands.add_parser("emulated", help="replay records on device profiles")
     emulated.add_argument("--records", type=Path, required=True, help="folder of records")
     emulated.add_argument("--json", type=Path, help="file to write, and to go on from")
-    emulated.add_argument("--answers", type=int, metavar="N", help="of each temperature (all)")
-    emulated.add_argument("--useless-answers", type=int, metavar="N", default=24, help="(24)")
+    emulated.add_argument("--again", action="store_true", help=f"replay {AUTO} though it is there")
+    emulated.add_argument("--pairs", type=int, metavar="N", default=24, help="of each kind (24)")
+    emulated.add_argument(
+        "--useless-pairs", type=int, metavar="N", default=5, help="of each kind, useless draft (5)"
+    )
     emulated.add_argument("--profiles", nargs="+", help="their names (all)")
     emulated.add_argument("--processes", type=int, default=1)
     measured = commands.add_parser("measured", help="read what a bench wrote")
@@ -68,31 +72,49 @@ def main() -> None:
         sys.exit(1)
 
 
-def replayed(options: argparse.Namespace) -> dict[str, Ways]:
+def replayed(options: argparse.Namespace) -> dict[str, dict[str, list[Took]]]:
     """What every answer took on every profile, by profile and draft."""
     records = [
         of
         for name in TEMPERATURES
-        for of in load(options.records / f"answers-{name}.npz")[: options.answers]
+        for of in load(options.records / f"answers-{name}.npz")
+        if len(of.answer) > 1
     ]
     random.Random(SEED).shuffle(records)
-    useless = [
-        scripted(of, NEVER, places=of.guesses.shape[1]) for of in records[: options.useless_answers]
-    ]
+    answers = {
+        "recorded": enough(records, options.pairs),
+        "useless": [
+            scripted(of, NEVER, places=of.guesses.shape[1])
+            for of in enough(records, options.useless_pairs)
+        ],
+    }
     known = [path.stem for path in sorted(profile_folder().glob("*.json"))]
     found = read(options.json) if options.json and options.json.exists() else {}
+    if options.again:
+        found = {name: {k: v for k, v in ways.items() if k != AUTO} for name, ways in found.items()}
     jobs = [
-        (name, draft, of)
+        (name, draft, way, own)
         for name in options.profiles or known
-        for draft, of in zip(DRAFTS, (records, useless), strict=True)
-        if title(name, draft) not in found
+        for draft, own in answers.items()
+        for way in (AUTO, *WAYS)
+        if way not in found.get(title(name, draft), {})
     ]
     with ProcessPoolExecutor(options.processes) as pool:
-        for (name, draft, _), ways in zip(jobs, pool.map(of_profile, jobs), strict=True):
-            found[title(name, draft)] = ways
-            print(f"{title(name, draft)}: done", file=sys.stderr, flush=True)
+        for (name, draft, way, _), took in zip(jobs, pool.map(replayed_by, jobs), strict=True):
+            found.setdefault(title(name, draft), {})[way] = took
+            print(f"{title(name, draft)}, {way}: done", file=sys.stderr, flush=True)
             if options.json is not None:
                 write_whole(options.json, json.dumps(found, default=asdict) + "\n")
+    return found
+
+
+def enough(records: Sequence[Record], pairs: int) -> list[Record]:
+    """The first of each kind, as many as give `pairs` answers that are long enough; all else."""
+    found: list[Record] = []
+    for of in records:
+        own = [Took(each.kind, len(each.answer) - 1, 1.0) for each in found if each.kind == of.kind]
+        if sum(each.tokens >= LEAST_TOKENS for each in joined(own)) < pairs:
+            found.append(of)
     return found
 
 
@@ -101,7 +123,7 @@ def title(profile: str, draft: str) -> str:
     return f"{profile}, {draft} draft"
 
 
-def read(path: Path) -> dict[str, Ways]:
+def read(path: Path) -> dict[str, dict[str, list[Took]]]:
     """What was written of earlier profiles."""
     return {
         name: {way: [Took(**of) for of in own] for way, own in ways.items()}
@@ -109,12 +131,18 @@ def read(path: Path) -> dict[str, Ways]:
     }
 
 
-def of_profile(job: Job) -> dict[str, list[Took]]:
-    """Every answer by every fixed way and by `auto`."""
-    name, _, records = job
+def replayed_by(job: Job) -> list[Took]:
+    """Every answer on a profile by one way, after its first token."""
+    name, _, way, records = job
     profile = load_profile(name)
-    found = {each.way: _took(records, replays(profile, records, each)) for each in fixed_ways()}
-    return {**found, AUTO: _took(records, planned(profile, records))}
+    done = planned(profile, records) if way == AUTO else replays(profile, records, WAYS[way])
+    found = []
+    for of, each in zip(records, done, strict=True):
+        metrics = each.metrics
+        if metrics.emitted_tokens > 1 and metrics.ended and metrics.first_token is not None:
+            seconds = metrics.ended - metrics.first_token
+            found.append(Took(of.kind, metrics.emitted_tokens - 1, seconds))
+    return found
 
 
 def of_bench(report: Mapping[str, Any]) -> dict[str, list[Took]]:
@@ -157,17 +185,6 @@ def compared_of(ways: Ways, kind: str) -> Compared | None:
         for way, own in ways.items()
     }
     return compare(speeds, AUTO) if len(speeds[AUTO]) > 1 else None
-
-
-def _took(records: Sequence[Record], done: Sequence[Replayed]) -> list[Took]:
-    """What is after the first token, where there is any."""
-    found = []
-    for of, each in zip(records, done, strict=True):
-        metrics = each.metrics
-        if metrics.emitted_tokens > 1 and metrics.ended and metrics.first_token is not None:
-            seconds = metrics.ended - metrics.first_token
-            found.append(Took(of.kind, metrics.emitted_tokens - 1, seconds))
-    return found
 
 
 def _row(name: str, kind: str, compared: Compared) -> list[str]:

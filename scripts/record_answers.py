@@ -3,8 +3,9 @@
     python scripts/record_answers.py --model BUNDLE --out FOLDER
 
 One file for each temperature, 0 and 0.8, of the six kinds of prompt; `scripts/emulated_table.py`,
-`scripts/never_slower.py` and `scripts/check_emulator.py` replay them on emulated devices. Kinds whose
-answers are short are asked again at 0.8 with further seeds, until there are `--tokens-per-kind`.
+`scripts/never_slower.py` and `scripts/check_emulator.py` replay them on emulated devices. Kinds
+whose answers are short are asked again at 0.8 with further seeds, until there are
+`--tokens-per-kind`.
 """
 
 import argparse

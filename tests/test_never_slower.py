@@ -12,7 +12,7 @@ import pytest
 from scripts import never_slower
 from scripts.emulated.paired import Took
 from scripts.emulated.records import save
-from scripts.never_slower import AUTO, compared_of, of_bench, of_profile, show
+from scripts.never_slower import AUTO, WAYS, compared_of, enough, of_bench, replayed_by, show
 from tests.test_replay import a_record
 
 PLAIN = "autoregressive"
@@ -67,7 +67,10 @@ def test_a_kind_with_one_answer_is_not_compared() -> None:
 
 
 def test_every_way_writes_every_answer() -> None:
-    found = of_profile(("dual-desktop-gpu", "recorded", [a_record(12), a_record(9)]))
+    records = [a_record(12), a_record(9)]
+    found = {
+        way: replayed_by(("dual-desktop-gpu", "recorded", way, records)) for way in (AUTO, *WAYS)
+    }
     assert len(found) == 18
     assert all([of.tokens for of in own] == [11, 8] for own in found.values())
     assert found["speculative:model:4"][0].seconds < found[PLAIN][0].seconds
@@ -80,9 +83,20 @@ def test_the_command_replays_records(tmp_path: Path) -> None:
         save(tmp_path / f"answers-{name}.npz", [replace(a_record(8), kind=kind)])
     command = [sys.executable, never_slower.__file__, "emulated", "--records", str(tmp_path)]
     command += ["--profiles", "dual-desktop-gpu", "--json", str(tmp_path / "took.json")]
-    done, again = (
-        subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(2)
-    )
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+
+    done, after = run(), run()
     assert "dual-desktop-gpu, recorded draft" in done.stdout, done.stderr
     assert len(json.loads((tmp_path / "took.json").read_text())) == 2
-    assert (again.stdout, again.stderr) == (done.stdout, "")  # nothing was left to do
+    assert (after.stdout, after.stderr) == (done.stdout, "")  # nothing was left to do
+    again = run("--again")
+    assert again.stdout == done.stdout
+    assert again.stderr.count("done") == again.stderr.count(f"{AUTO}: done") == 2
+
+
+def test_of_each_kind_there_are_as_many_as_give_enough_pairs() -> None:
+    long, short = replace(a_record(140), kind="qa"), replace(a_record(70), kind="rag")
+    found = enough([long, short] * 6, 2)
+    assert [of.kind for of in found] == ["qa", "rag", "qa", "rag", "rag", "rag"]
