@@ -22,8 +22,9 @@ from runtime.locate import default_cache_dir, locate_bundle
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
 from runtime.models import Models
+from runtime.round_settings import check_draft_tokens, check_planned
 from runtime.sampling import Sampling
-from runtime.settings import check_draft_tokens, check_strategy, settle
+from runtime.settings import check_strategy, settle
 from runtime.strategies import Strategies
 from runtime.strategy import Autoregressive, Strategy
 from runtime.stream import TextStream
@@ -42,11 +43,11 @@ def open_session(
     strategy: str | None = None,
     num_draft_tokens: int | None = None,
     draft_tokens_per_pass: int | None = None,
-    num_siblings: int = 0,
+    num_siblings: int | None = None,
     num_copied_tokens: int = 0,
     num_hypotheses: int | None = None,
     hypothesis_sources: Sequence[str] | None = None,
-    after_miss: str = "redraft",
+    after_miss: str | None = None,
     context_length: int | None = None,
     threads: int | None = None,
     draft_threads: int | None = None,
@@ -68,10 +69,12 @@ def open_session(
     strategy: auto where there is a draft, else autoregressive. num_draft_tokens: 4; in mirror
     one less than a draft model gives in a pass of several, as that is the guess after them.
     draft_tokens_per_pass: as many as the draft model was trained for. num_siblings: so many of the
-    draft's second choices are verified beside its first, as leaves of a tree. num_copied_tokens:
+    draft's second choices are verified beside its first, as leaves of a tree; 0. num_copied_tokens:
     and so many tokens that followed elsewhere in the text. num_hypotheses: how many outcomes of a
     round the draft follows in mirror; 8. hypothesis_sources: some of bonus, runner-ups, masks and
-    exit; the first two. after_miss: redraft, or verify the pending token alone. context_length:
+    exit; the first two. after_miss: redraft, or verify the pending token alone; the former. In auto
+    num_draft_tokens, num_siblings and num_hypotheses are the most that it may choose, by default 8,
+    4 and 16; num_copied_tokens and after_miss are refused. context_length:
     tokens, at most the model's own. threads, draft_threads: by default the cores are shared out.
     verify: hash also the files that are unchanged since they were last hashed.
     emulate: a device profile's name or file; every time is then one of its devices', see
@@ -157,6 +160,8 @@ class Session:
     @strategy.setter
     def strategy(self, name: str) -> None:
         check_strategy(name, self._models.draft)
+        asked = self._models.settings
+        check_planned(name, num_copied_tokens=asked.num_copied_tokens, after_miss=asked.after_miss)
         self._end_answer()
         self._models.prepare(name)
         self._strategy = self._strategies.make(name)
@@ -186,13 +191,9 @@ class Session:
             "draft": models.draft,
             "draft_model": models.draft_manifest.name if models.draft == "model" else None,
             "draft_left_out": models.draft_left_out,
-            "num_draft_tokens": models.num_draft_tokens,
             "draft_tokens_per_pass": models.draft_tokens_per_pass,
-            "num_siblings": models.settings.num_siblings,
-            "num_copied_tokens": models.settings.num_copied_tokens,
-            "num_hypotheses": models.num_hypotheses,
+            **self._strategies.rounds(self.strategy),
             "hypothesis_sources": list(models.settings.hypothesis_sources),
-            "after_miss": models.settings.after_miss,
             "lookup_first": models.lookup_first,
             "context_length": models.context,
             "threads": models.layout.threads,

@@ -26,7 +26,7 @@ from runtime.trees import with_siblings
 from runtime.verify import Outcome, Proposal
 from runtime.worker import NO_DRAFT, Draft, DraftWorker
 
-MOST_COPIED = 8  # tokens
+MOST_MATCHED = 8  # tokens of the text's end that stood before
 NO_RANK = 99  # of a token that a guess does not name
 
 
@@ -67,16 +67,21 @@ class Auto(Mirror):
         *,
         tokens_per_pass: int,
         in_turn: bool = False,
+        most_copied: int = 8,
         sources: Sequence[Source] = USUAL_SOURCES,
         early_exit: EarlyExit | None = None,
     ) -> None:
-        """Have `planner` choose; a pass of the draft of `worker` gives `tokens_per_pass` tokens."""
+        """Have `planner` choose; a pass of the draft of `worker` gives `tokens_per_pass` tokens.
+
+        most_copied: tokens that prompt lookup copies, as many as the planner may choose.
+        """
         super().__init__(
             worker, num_draft_tokens=1, num_hypotheses=0, sources=sources, early_exit=early_exit
         )
         self._planner = planner
         self._tokens_per_pass = tokens_per_pass
         self._in_turn = in_turn
+        self._most_copied = most_copied
         self._is_warm = False
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
@@ -84,7 +89,7 @@ class Auto(Mirror):
         super().begin(prompt, sampling, metrics)
         self._reads = not self._in_turn
         self._round: _Begun | None = None
-        self._copies = Copies(MOST_COPIED)
+        self._copies = Copies(MOST_MATCHED)
         self._copies.add(prompt.tolist())
         self._planner.begin()
         metrics.explain = self._planner.explain
@@ -93,7 +98,7 @@ class Auto(Mirror):
         """What the round that the planner chooses is to verify."""
         rollout = self._rollout()
         self._learn(hit=rollout.hypothesis is not None)
-        matched, copied = self._copies.copied(MOST_COPIED)
+        matched, copied = self._copies.copied(self._most_copied)
         choice = self._planner.choose(room, matched, rollout=len(rollout.guesses))
         self._round = _Begun(
             choice,

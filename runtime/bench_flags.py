@@ -20,6 +20,7 @@ from runtime.chat_options import OF_A_DRAFT_MODEL, OPEN_SETTINGS, chosen_samplin
 from runtime.errors import UsageError
 from runtime.parser import new_parser
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
+from runtime.round_settings import check_draft_tokens, check_planned, check_rounds
 from runtime.sampling import Sampling
 from runtime.whole_file import check_writable
 
@@ -39,6 +40,10 @@ DEFAULT_MAX_NEW_TOKENS = 64
 OF_ANSWERS = (
     *("strategies", "prompts", "category", "limit", "repeats", "warm_up", "max_new_tokens", "stop"),
     *("json", "trace", "plot"),
+)
+OF_ROUNDS = (
+    *("num_draft_tokens", "num_siblings", "num_copied_tokens", "num_hypotheses"),
+    "after_miss",
 )
 OTHER_SETS = ("forty.jsonl",)  # for checks: short questions of eight kinds
 DESCRIPTION = """\
@@ -118,6 +123,13 @@ def parse(argv: Sequence[str]) -> Options:
                 f"--{name.replace('_', '-')} is for a draft model, but no strategy uses one: "
                 "drop one of them."
             )
+    check_rounds(**{name: getattr(flags, name) for name in OF_ROUNDS})
+    for way in flags.strategies:
+        check_planned(
+            way.strategy,
+            num_copied_tokens=flags.num_copied_tokens,
+            after_miss=flags.after_miss,
+        )
     if flags.json is not None and not flags.json.absolute().parent.is_dir():
         raise UsageError(f"--json {flags.json}: there is no folder {flags.json.absolute().parent}.")
     if flags.plot is not None and all(way.draft == "none" for way in flags.strategies):
@@ -157,7 +169,7 @@ def _check_calibrates(parser: argparse.ArgumentParser, flags: argparse.Namespace
     """Raise UsageError for a flag that would be of no use."""
     if flags.emulate is not None or flags.time_scale is not None:
         raise UsageError("--calibrate times this machine, not an emulated one: drop one of them.")
-    for name in OF_ANSWERS:
+    for name in (*OF_ANSWERS, *OF_ROUNDS):
         if getattr(flags, name) != parser.get_default(name):
             raise UsageError(
                 f"--{name.replace('_', '-')} is for answers, and --calibrate makes none: drop one "
@@ -254,6 +266,10 @@ def _way(name: str) -> Way:
             raise argparse.ArgumentTypeError(
                 f"{name!r}: auto chooses how many tokens to draft; leave the number out"
             )
+        try:
+            check_draft_tokens(int(count))
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(f"{name!r}: {error}") from error
         return replace(known[spelled], num_draft_tokens=int(count))
     if name not in known:
         raise argparse.ArgumentTypeError(f"{name!r} is no strategy; there are {_spelled(WAYS)}")

@@ -116,7 +116,8 @@ def add_draft_lengths(group: argparse._ArgumentGroup) -> None:
         "--num-draft-tokens",
         type=integer(least=1),
         metavar="N",
-        help="length of a guess (default: 4, in mirror one less than a pass of several gives)",
+        help="length of a guess (default: 4, in mirror one less than a pass of several gives); in "
+        "auto the longest that it may choose (default: 8)",
     )
     group.add_argument(
         "--draft-tokens-per-pass",
@@ -131,26 +132,25 @@ def add_look_ahead(group: argparse._ArgumentGroup) -> None:
     """What the draft does while the target verifies."""
     group.add_argument(
         "--num-siblings",
-        type=integer(),
-        default=0,
+        type=integer(least=0),
         metavar="N",
         help="second choices of the draft that are verified beside its first, as leaves of a tree "
-        "(default: %(default)s)",
+        "(default: 0); in auto the most that it may choose (default: 4)",
     )
     group.add_argument(
         "--num-copied-tokens",
-        type=integer(),
+        type=integer(least=0),
         default=0,
         metavar="N",
-        help="and tokens that followed where the last two stood before, as a second branch "
-        "(default: %(default)s)",
+        help="and tokens that followed where the last two stood before, as a second branch; not in "
+        "auto (default: %(default)s)",
     )
     group.add_argument(
         "--num-hypotheses",
         type=integer(least=0),
         metavar="B",
         help="outcomes of a round that the draft follows in mirror, all in one pass where it gives "
-        "several tokens in one (default: 8)",
+        "several tokens in one (default: 8); in auto the most that it may choose (default: 16)",
     )
     group.add_argument(
         "--hypothesis-sources",
@@ -164,9 +164,8 @@ def add_look_ahead(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--after-miss",
         choices=("redraft", "verify"),
-        default="redraft",
         help="when none of them came true: wait for a new draft, or verify the pending token alone "
-        "while the draft works (default: %(default)s)",
+        "while the draft works; not in auto, which weighs the two (default: redraft)",
     )
 
 

@@ -57,11 +57,11 @@ class Options:
     strategy: str
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
-    num_siblings: int
+    num_siblings: int | None
     num_copied_tokens: int
     num_hypotheses: int | None
     hypothesis_sources: tuple[str, ...] | None
-    after_miss: str
+    after_miss: str | None
     temperature: float | None
     top_k: int | None
     top_p: float | None

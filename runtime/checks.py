@@ -49,6 +49,12 @@ def text(name: str, value: object) -> str:
     return value
 
 
+def one_of(what: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse what is none of `known`."""
+    if value not in known:
+        raise UsageError(f"The {what} {value!r} is not one of {', '.join(known)}.")
+
+
 def path(name: str, value: Any) -> Path:
     """`value` as a path; its text must be one that a file system can take."""
     try:

@@ -18,8 +18,9 @@ from runtime.fused import FusedSession
 from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest, Precision
 from runtime.probe import exactness
+from runtime.round_settings import MOST_DRAFT_TOKENS
 from runtime.session import GraphSession, unpaced
-from runtime.settings import MOST_DRAFT_TOKENS, Settings
+from runtime.settings import Settings
 from runtime.split_session import SplitSession
 from runtime.text import Text
 from runtime.worker import DraftWorker

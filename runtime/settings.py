@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from threading import TIMEOUT_MAX
 
 from runtime import providers
-from runtime.checks import many, real, text, whole
+from runtime.checks import many, one_of, real, text, whole
 from runtime.errors import UsageError
 from runtime.hypotheses import SOURCES, USUAL_SOURCES, Source
+from runtime.round_settings import check_planned, check_rounds
 
 PRECISIONS = ("int8", "fp32", "fp16", "int4")
 DRAFTS = ("model", "lookup", "none")
 STRATEGIES = ("auto", "mirror", "speculative", "autoregressive")
-MOST_DRAFT_TOKENS = 32
-MOST_SIBLINGS = 32
-MOST_COPIED_TOKENS = 32
-MOST_HYPOTHESES = 64
-AFTER_MISS = ("redraft", "verify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +29,11 @@ class Settings:
     strategy: str
     num_draft_tokens: int | None
     draft_tokens_per_pass: int | None
-    num_siblings: int
+    num_siblings: int | None
     num_copied_tokens: int
     num_hypotheses: int | None
     hypothesis_sources: tuple[Source, ...]
-    after_miss: str
+    after_miss: str | None
     context_length: int | None
     threads: int | None
     draft_threads: int | None
@@ -54,11 +50,11 @@ def settle(
     strategy: str | None,
     num_draft_tokens: int | None,
     draft_tokens_per_pass: int | None,
-    num_siblings: int,
+    num_siblings: int | None,
     num_copied_tokens: int,
     num_hypotheses: int | None,
     hypothesis_sources: Sequence[str] | None,
-    after_miss: str,
+    after_miss: str | None,
     context_length: int | None,
     threads: int | None,
     draft_threads: int | None,
@@ -71,8 +67,8 @@ def settle(
     Raises UsageError, and ProviderError for a provider that cannot be used here.
     """
     kind = "model" if draft is None else draft
-    _one_of("precision", precision, PRECISIONS)
-    _one_of("draft", kind, DRAFTS)
+    one_of("precision", precision, PRECISIONS)
+    one_of("draft", kind, DRAFTS)
     if draft_execution_provider is not None and kind != "model":
         raise UsageError(
             f"A draft was asked for on {draft_execution_provider}, but the draft is {kind!r}, "
@@ -87,12 +83,14 @@ def settle(
     if strategy is None:
         strategy = "autoregressive" if kind == "none" else "auto"
     check_strategy(strategy, kind)
-    check_draft_tokens(num_draft_tokens)
-    whole("num_siblings", num_siblings, least=0, most=MOST_SIBLINGS)
-    whole("num_copied_tokens", num_copied_tokens, least=0, most=MOST_COPIED_TOKENS)
-    if num_hypotheses is not None:
-        whole("num_hypotheses", num_hypotheses, least=0, most=MOST_HYPOTHESES)
-    _one_of("after_miss", after_miss, AFTER_MISS)
+    check_rounds(
+        num_draft_tokens=num_draft_tokens,
+        num_siblings=num_siblings,
+        num_copied_tokens=num_copied_tokens,
+        num_hypotheses=num_hypotheses,
+        after_miss=after_miss,
+    )
+    check_planned(strategy, num_copied_tokens=num_copied_tokens, after_miss=after_miss)
     for name, count in (
         ("draft_tokens_per_pass", draft_tokens_per_pass),
         ("context_length", context_length),
@@ -134,15 +132,9 @@ def settle(
     )
 
 
-def check_draft_tokens(count: int | None) -> None:
-    """Refuse a length of a guess that is none; UsageError."""
-    if count is not None:
-        whole("num_draft_tokens", count, least=1, most=MOST_DRAFT_TOKENS)
-
-
 def check_strategy(name: str, draft: str) -> None:
     """Refuse a strategy that is not known or needs a draft where there is none; UsageError."""
-    _one_of("strategy", name, STRATEGIES)
+    one_of("strategy", name, STRATEGIES)
     if name != "autoregressive" and draft == "none":
         raise UsageError(
             f"The strategy {name!r} needs a draft, and the draft is 'none': choose the draft "
@@ -154,10 +146,5 @@ def _sources(asked: Sequence[str] | None) -> tuple[Source, ...]:
     if asked is None:
         return USUAL_SOURCES
     for name in many("hypothesis_sources", asked):
-        _one_of("source of hypotheses", name, SOURCES)
+        one_of("source of hypotheses", name, SOURCES)
     return tuple(source for source in SOURCES if source in asked)
-
-
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"The {what} {value!r} is not one of {', '.join(known)}.")

@@ -1,27 +1,60 @@
 """Which strategy a session's models run, and what plans for the one that is planned."""
 
 from dataclasses import replace
+from typing import Any
 
 from runtime.auto import Auto
 from runtime.calibrating import Pair
 from runtime.calibration import UNMEASURED, read_costs
 from runtime.costs import Costs
+from runtime.limits import Limits, limits_of
 from runtime.models import Models
 from runtime.planner import Planner
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.ways import Source
 
 CHILL = 1.3  # on one processor; 9.0 ms became 12.9 in docs/log.md, of the target's call alone
-SIBLINGS = (0, 2, 4)  # numbers of leaves that a planned proposal may have
 
 
 class Strategies:
-    """Makes strategies of models that were prepared for them; one planner serves all texts."""
+    """Makes strategies of models that were prepared for them; one planner serves all texts.
+
+    There is another for other limits, as a session's can be changed.
+    """
 
     def __init__(self, models: Models) -> None:
-        """The planner is made when it is first needed."""
+        """A planner is made when it is first needed."""
         self._models = models
-        self._planner: Planner | None = None
+        self._planners: dict[Limits, Planner] = {}
+
+    @property
+    def limits(self) -> Limits:
+        """Of what is planned."""
+        models = self._models
+        return limits_of(models.settings, has_trees=models.exactness.kind == "bitwise")
+
+    def rounds(self, name: str) -> dict[str, Any]:
+        """What rounds of that strategy are like, by the names of settings.
+
+        Of `auto` the most it may choose, and None for what it weighs itself.
+        """
+        models, settings = self._models, self._models.settings
+        if name == "auto":
+            limits = self.limits
+            return {
+                "num_draft_tokens": limits.num_draft_tokens,
+                "num_siblings": limits.siblings[-1],
+                "num_copied_tokens": 0,
+                "num_hypotheses": max(limits.hypotheses, default=0),
+                "after_miss": None,
+            }
+        return {
+            "num_draft_tokens": models.num_draft_tokens,
+            "num_siblings": settings.num_siblings or 0,
+            "num_copied_tokens": settings.num_copied_tokens,
+            "num_hypotheses": models.num_hypotheses,
+            "after_miss": settings.after_miss or "redraft",
+        }
 
     def make(self, name: str) -> Strategy:
         """The strategy of that name; plain decoding where there is no draft."""
@@ -37,6 +70,7 @@ class Strategies:
                 self._plan(),
                 tokens_per_pass=models.draft_tokens_per_pass or 1,
                 in_turn=in_turn,
+                most_copied=self.limits.num_draft_tokens,
                 sources=settings.hypothesis_sources,
                 early_exit=models.early_exit,
             )
@@ -45,16 +79,16 @@ class Strategies:
                 worker,
                 num_draft_tokens=models.num_draft_tokens,
                 num_hypotheses=models.num_hypotheses,
-                num_siblings=settings.num_siblings,
+                num_siblings=settings.num_siblings or 0,
                 num_copied_tokens=settings.num_copied_tokens,
                 sources=settings.hypothesis_sources,
                 early_exit=models.early_exit,
-                redraft=settings.after_miss == "redraft",
+                redraft=settings.after_miss != "verify",
             )
         return Speculative(
             worker,
             num_draft_tokens=models.num_draft_tokens,
-            num_siblings=settings.num_siblings,
+            num_siblings=settings.num_siblings or 0,
             num_copied_tokens=settings.num_copied_tokens,
             in_turn=in_turn,
             one_pass=models.one_pass,
@@ -62,19 +96,21 @@ class Strategies:
 
     def _plan(self) -> Planner:
         """The planner, which goes by what it learned in the texts before."""
-        if self._planner is None:
+        limits = self.limits
+        if limits not in self._planners:
             models = self._models
             sources: tuple[Source, ...] = ("lookup",)
             if models.draft == "model":
                 sources = ("lookup", "model")
-            bitwise = models.exactness.kind == "bitwise"
-            self._planner = Planner(
+            self._planners[limits] = Planner(
                 self._known_costs(),
                 sources=sources,
-                siblings=SIBLINGS if bitwise else (0,),
+                most_draft_tokens=limits.num_draft_tokens,
+                hypotheses=limits.hypotheses,
+                siblings=limits.siblings,
                 chill=CHILL if models.layout.sharing == "in turn" else 1.0,
             )
-        return self._planner
+        return self._planners[limits]
 
     def _known_costs(self) -> Costs:
         """What was calibrated for these models here, else cautious proportions."""

@@ -131,7 +131,9 @@ class Ways:
         self._hypotheses, self._siblings = hypotheses, siblings
         self._misses: dict[tuple[int, float, bool], tuple[float, Stage]] = {}  # of one look
         self._most_nodes = most_draft_tokens + max(siblings)
-        self._shape: Shape = (hypotheses[len(hypotheses) // 2], self._lengths[-1], siblings[0])
+        self._shape: Shape = (0, self._lengths[-1], siblings[0])
+        if hypotheses:
+            self._shape = (hypotheses[len(hypotheses) // 2], *self._shape[1:])
 
     def everywhere(self) -> list[Plan]:
         """The best plan of each kind that does not depend on the place in the text."""
@@ -140,7 +142,8 @@ class Ways:
             return plans
         most = self._lengths[-1]
         mean, hope = Chances(self._estimates, most), Chances(self._estimates, most, HOPE)
-        return [*plans, self._speculative(mean, hope), self._mirror(mean, hope)]
+        plans.append(self._speculative(mean, hope))
+        return [*plans, self._mirror(mean, hope)] if self._hypotheses else plans
 
     def copying(self, match_length: int) -> list[Plan]:
         """The best length to copy, where there is something to copy."""

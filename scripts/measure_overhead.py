@@ -26,10 +26,10 @@ from runtime.branches import NO_BRANCHES, Branches
 from runtime.calibration import UNMEASURED
 from runtime.drafter import Guess, Rollout, Start, Tokens
 from runtime.engine import decode
+from runtime.limits import SIBLINGS
 from runtime.metrics import Metrics
 from runtime.planner import Planner
 from runtime.sampling import Sampling, choose
-from runtime.strategies import SIBLINGS
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.worker import DraftWorker
 

@@ -137,6 +137,8 @@ def test_a_new_answer_ends_the_one_before(opened: Opened) -> None:
         ({"draft": "lookup", "draft_model": "x"}, UsageError, "leave one out"),
         ({"num_draft_tokens": 0}, UsageError, "num_draft_tokens"),
         ({"num_draft_tokens": 33}, UsageError, "num_draft_tokens"),
+        ({"num_copied_tokens": 4}, UsageError, "num_copied_tokens is for"),
+        ({"after_miss": "redraft"}, UsageError, "after_miss is for the strategy 'mirror'"),
         ({"draft_time_limit_s": 0}, UsageError, "draft_time_limit_s"),
         ({"draft_time_limit_s": -1.0}, UsageError, "draft_time_limit_s"),
         ({"draft_time_limit_s": math.inf}, UsageError, "draft_time_limit_s"),

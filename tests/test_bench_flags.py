@@ -94,6 +94,10 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         "offline": True,
     }
     assert {name: options.open[name] for name in expected} == expected
+    fixed = ["--strategies", "speculative,mirror", "--after-miss", "verify"]
+    fixed += ["--num-copied-tokens", "4", "--num-siblings", "32"]
+    shape = parse(["--prompts", str(file), *fixed]).open
+    assert (shape["after_miss"], shape["num_copied_tokens"]) == ("verify", 4)
     assert options.plan.sampling == Sampling(temperature=0.7, top_k=4, seed=5)
     assert (options.plan.stop, options.plan.max_new_tokens) == (("END",), 9)
     assert (options.plan.repeats, options.plan.warm_up) == (2, 0)
@@ -111,6 +115,14 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--strategies mirror,mirror:model", "mirror:model stands twice"),
         ("--strategies autoregressive,mirror:lookup -md d", "--draft-model is for a draft model"),
         ("--strategies mirror:lookup --draft-tokens-per-pass 2", "--draft-tokens-per-pass is for"),
+        ("--strategies mirror:model:99", "'mirror:model:99': num_draft_tokens must be a whole nu"),
+        ("--strategies speculative:33", "num_draft_tokens must be a whole number, 1 to 32; it is"),
+        ("--num-draft-tokens 33", "num_draft_tokens must be a whole number, 1 to 32; it is 33"),
+        ("--num-siblings 33", "num_siblings must be a whole number, 0 to 32; it is 33"),
+        ("--num-hypotheses 65", "num_hypotheses must be a whole number, 0 to 64; it is 65"),
+        ("--num-copied-tokens 33", "num_copied_tokens must be a whole number, 0 to 32"),
+        ("--num-copied-tokens 4", "num_copied_tokens is for the strategies 'speculative' and 'mi"),
+        ("--strategies mirror,auto --after-miss verify", "after_miss is for the strategy 'mirror'"),
         ("--strategies auto:model:4", "auto chooses how many tokens to draft; leave the number"),
         ("--strategies auto:4", "'auto:4': auto chooses how many tokens to draft"),
         ("--calibrate --emulate x", "--calibrate times this machine, not an emulated one"),
@@ -144,7 +156,15 @@ def test_help_teaches_strategies_columns_and_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    "flag", ["--json x.json", "--max-new-tokens 9", "--strategies mirror", "--plot x.svg"]
+    "flag",
+    [
+        "--json x.json",
+        "--max-new-tokens 9",
+        "--strategies mirror",
+        "--plot x.svg",
+        "--num-hypotheses 4",
+        "--after-miss verify",
+    ],
 )
 def test_a_calibration_has_no_use_for_flags_of_answers(flag: str) -> None:
     with pytest.raises(UsageError, match=f"^{flag.split()[0]} is for answers, and --calibrate mak"):

@@ -98,6 +98,8 @@ def test_strategy_by_draft(flags: str, strategy: str) -> None:
         ("--draft-tokens-per-pass 0", "0 is not a whole number, 1 or more"),
         ("--strategy fast", "--strategy"),
         ("--num-hypotheses -1", "-1 is not a whole number, 0 or more"),
+        ("--num-siblings -1", "-1 is not a whole number, 0 or more"),
+        ("--num-copied-tokens -1", "-1 is not a whole number, 0 or more"),
         ("--after-miss wait", "--after-miss"),
         ("--num-draft-tokens 0", "0 is not a whole number, 1 or more"),
         ("--num-draft-tokens 2.5", "'2.5' is not a whole number, 1 or more"),

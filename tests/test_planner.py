@@ -105,6 +105,15 @@ def test_only_given_sources_propose() -> None:
     assert only.choose(100, 8).source == "model"
 
 
+@pytest.mark.parametrize(("most", "count"), [((), 0), ((1,), 1), ((1, 2), 2)])
+def test_no_more_hypotheses_than_given(most: Sequence[int], count: int) -> None:
+    planner = Planner(CHEAP, sources=("model",), hypotheses=most, most_draft_tokens=3)
+    for _ in range(FIRST_ALONE):
+        planner.learn(alone())
+    choice = agreeing(planner).choose(100, 0)
+    assert (choice.source, choice.num_draft_tokens, choice.num_hypotheses) == ("model", 3, count)
+
+
 def test_leaves_where_rows_are_cheap_and_the_first_runner_up_is_often_right() -> None:
     serial = Costs(CHEAP.target, Curve((1,), (1.5,)), 5, 3.0, 3.0)
     planner = agreeing(warmed_up(serial, siblings=(0, 2)), place=2)

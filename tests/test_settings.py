@@ -15,11 +15,11 @@ ASKED: dict[str, Any] = {
     "strategy": None,
     "num_draft_tokens": 4,
     "draft_tokens_per_pass": None,
-    "num_siblings": 0,
+    "num_siblings": None,
     "num_copied_tokens": 0,
     "num_hypotheses": None,
     "hypothesis_sources": None,
-    "after_miss": "redraft",
+    "after_miss": None,
     "context_length": None,
     "threads": None,
     "draft_threads": None,
@@ -37,11 +37,11 @@ def test_what_is_left_open_is_filled_in() -> None:
         strategy="auto",
         num_draft_tokens=4,
         draft_tokens_per_pass=None,
-        num_siblings=0,
+        num_siblings=None,
         num_copied_tokens=0,
         num_hypotheses=None,
         hypothesis_sources=("bonus", "runner-ups"),
-        after_miss="redraft",
+        after_miss=None,
         context_length=None,
         threads=None,
         draft_threads=None,
@@ -138,3 +138,15 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         settle(**ASKED | asked)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"num_copied_tokens": 4}, {"after_miss": "redraft"}, {"after_miss": "verify"}]
+)
+def test_what_is_planned_cannot_be_asked_for(asked: dict[str, Any]) -> None:
+    for strategy in ("speculative", "mirror", "autoregressive"):
+        settle(**ASKED | asked | {"strategy": strategy})
+    settle(**ASKED | asked | {"draft": "none"})
+    for planned in ({"strategy": "auto"}, {}):
+        with pytest.raises(UsageError, match=r"^\w+ is for the strateg.* 'mirror'; 'auto' chooses"):
+            settle(**ASKED | asked | planned)

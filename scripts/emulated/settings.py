@@ -7,9 +7,9 @@ from typing import Literal
 
 from runtime.auto import Auto
 from runtime.calibration import UNMEASURED
+from runtime.limits import SIBLINGS
 from runtime.planner import Planner
 from runtime.profiles import Profile
-from runtime.strategies import SIBLINGS
 from runtime.strategy import Mirror, Speculative
 from runtime.virtual_time import VirtualTiming
 from runtime.worker import DraftWorker
