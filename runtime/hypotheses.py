@@ -36,6 +36,12 @@ class Hypothesis:
         return () if self.final_token is None else (self.final_token,)
 
 
+# A probability, how many tokens stand, the rank of the next among what the draft named there (None:
+# left open), and the source.
+Candidate = tuple[float, int, int | None, Source]
+WEIGHED_FOR = 8  # rounds
+
+
 class Fan:
     """Which outcomes to follow, likeliest first; learns from each round how proposals break."""
 
@@ -49,6 +55,8 @@ class Fan:
         self._fade = 0.5 ** (1 / half_life)
         self._seen: list[list[float]] = []  # by place: evaluated, accepted
         self._ranks = {"runner-ups": _Ranks(named), "exit": _Ranks(named)}
+        self._orders: dict[tuple[object, ...], list[Candidate]] = {}
+        self._learned = 0
 
     def hypotheses(
         self,
@@ -63,12 +71,28 @@ class Fan:
         A further guess is the draft's word after a whole acceptance. Without one that place is left
         open, for whatever stands there; and so it is from every source where nothing is verified.
         """
-        candidates = self._candidates(guesses[: chain + 1], chain, sources)
-        found = sorted(candidates, key=itemgetter(0), reverse=True)[:count]
-        return [Hypothesis(accepted, token, source) for _, accepted, token, source in found]
+        known = guesses[: chain + 1]
+        order = self._likeliest(tuple(len(each.runner_ups) for each in known), chain, sources)
+        return [
+            Hypothesis(place, None if rank is None else _ranked(known[place], rank), source)
+            for _, place, rank, source in order[:count]
+        ]
+
+    def _likeliest(
+        self, runner_ups: tuple[int, ...], chain: int, sources: Collection[Source]
+    ) -> Sequence[Candidate]:
+        """All outcomes in order, weighed anew when some more rounds have been learned from."""
+        kind = runner_ups, chain, tuple(sources)
+        if kind not in self._orders:
+            candidates = self._candidates(runner_ups, chain, sources)
+            self._orders[kind] = sorted(candidates, key=itemgetter(0), reverse=True)
+        return self._orders[kind]
 
     def learn(self, guesses: Sequence[Guess], block: Sequence[int]) -> None:
         """Where `guesses` were made, `block` was committed."""
+        self._learned += 1
+        if self._learned % WEIGHED_FOR == 0:
+            self._orders.clear()
         for counts in self._seen:
             counts[:] = (number * self._fade for number in counts)
         self._seen += [[0.0, 0.0] for _ in range(len(guesses) - len(self._seen))]
@@ -109,29 +133,27 @@ class Fan:
                 break
 
     def _candidates(
-        self, guesses: Sequence[Guess], chain: int, sources: Collection[Source]
-    ) -> Iterator[tuple[float, int, int | None, Source]]:
-        """Probabilities of outcomes, each with what a `Hypothesis` says of it."""
+        self, runner_ups: Sequence[int], chain: int, sources: Collection[Source]
+    ) -> Iterator[Candidate]:
+        """Outcomes of a chain, where guesses with so many runner-ups are known."""
         reached = 1.0
-        most = max((len(guess.runner_ups) for guess in guesses), default=0)
-        named = self._ranks["runner-ups"].first(most)
-        for accepted in range(chain + 1):
-            stands = self._stands_at(accepted)
+        named = self._ranks["runner-ups"].first(max(runner_ups, default=0))
+        for place in range(chain + 1):
+            stands = self._stands_at(place)
             breaks = reached * (1 - stands)
-            if accepted == len(guesses):  # nothing is known of this place, so it is the last
+            if place == len(runner_ups):  # nothing is known of this place, so it is the last
                 if "bonus" in sources:
-                    yield reached, accepted, None, "bonus"
+                    yield reached, place, None, "bonus"
                 elif "masks" in sources or not chain:
-                    yield reached, accepted, None, "masks"
+                    yield reached, place, None, "masks"
                 return
-            guess = guesses[accepted]
-            if accepted == chain and "bonus" in sources:
-                yield reached * stands, accepted, guess.token, "bonus"
+            if place == chain and "bonus" in sources:
+                yield reached * stands, place, 0, "bonus"
             if "runner-ups" in sources:
-                for share, token in zip(named, guess.runner_ups, strict=False):
-                    yield breaks * share, accepted, token, "runner-ups"
+                for rank, share in enumerate(named[: runner_ups[place]], 1):
+                    yield breaks * share, place, rank, "runner-ups"
             if "masks" in sources:
-                yield breaks, accepted, None, "masks"
+                yield breaks, place, None, "masks"
             reached *= stands
 
     def _stands_at(self, place: int) -> float:
@@ -162,6 +184,11 @@ class _Ranks:
             (expected * 0.5**rank + of) / (8 + self._lists)
             for rank, of in zip(range(count), seen, strict=False)
         ]
+
+
+def _ranked(guess: Guess, rank: int) -> int:
+    """The token of a rank: 0 is the guess itself."""
+    return guess.runner_ups[rank - 1] if rank else guess.token
 
 
 def _refusals(named: Sequence[Sequence[int]], chain: Sequence[int]) -> Iterator[list[int]]:

@@ -20,10 +20,10 @@ def pack_guesses(guesses: Sequence[Guess], widest: int) -> tuple[int, tuple[int,
     return columns, tuple(token for row in rows for token in row)
 
 
-def unpack_guesses(columns: int, tokens: Sequence[int]) -> list[Guess]:
+def unpack_guesses(columns: int, tokens: tuple[int, ...]) -> list[Guess]:
     """What `pack_guesses` packed."""
     rows = (tokens[start : start + columns] for start in range(0, len(tokens), columns))
-    return [Guess(row[0], tuple(token for token in row[1:] if token != NONE)) for row in rows]
+    return [Guess(row[0], row[1 : row.index(NONE) if NONE in row else None]) for row in rows]
 
 
 def pack_hypotheses(hypotheses: Sequence[Hypothesis]) -> tuple[int, ...]:

@@ -24,8 +24,12 @@ def fan(half_life: float = math.inf) -> Fan:
 
 def chances(fan: Fan, guesses: Sequence[Guess], sources: Sequence[Source]) -> dict[str, float]:
     """The probability of every outcome that could be followed, by place and token."""
-    found = fan._candidates(guesses, 2, sources)
-    return {f"{accepted} {token}": chance for chance, accepted, token, _ in found}
+    found = {}
+    runner_ups = [len(guess.runner_ups) for guess in guesses]
+    for chance, place, rank, _ in fan._candidates(runner_ups, 2, sources):
+        token = None if rank is None else (guesses[place].token, *guesses[place].runner_ups)[rank]
+        found[f"{place} {token}"] = chance
+    return found
 
 
 def test_probabilities_by_hand() -> None:
@@ -144,6 +148,16 @@ def test_it_shifts_to_where_proposals_break() -> None:
     for _ in range(40):
         learned.learn(GUESSES, (1, 2, 3))
     assert learned.hypotheses(GUESSES, 2, 1) == [BONUS]
+
+
+def test_what_is_followed_is_weighed_anew_every_eighth_round() -> None:
+    learned = fan()
+    assert learned.hypotheses(GUESSES, 2, 1) == [BONUS]
+    for _ in range(7):
+        learned.learn(GUESSES, (12,))
+        assert learned.hypotheses(GUESSES, 2, 1) == [BONUS]
+    learned.learn(GUESSES, (12,))
+    assert learned.hypotheses(GUESSES, 2, 1) == [R12]
 
 
 def test_what_was_seen_fades() -> None:
