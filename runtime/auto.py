@@ -36,7 +36,8 @@ class _Begun:
 
     passes: how many the draft had made before it. matched: tokens at the text's end that stood
     before; copied: what followed them there. unused: the rollout at hand where it is not verified.
-    is_shared: the draft read beside it. drafted: rows of the passes before the target's run.
+    is_shared: the draft read beside it. reading_s: what it read before took, while the target
+    waited. drafted: rows of the passes before the target's run.
     """
 
     choice: Choice
@@ -47,6 +48,7 @@ class _Begun:
     unused: Sequence[Guess] = ()
     is_shared: bool = False
     drafted: Sequence[int] = ()
+    reading_s: float = 0.0
     proposal: Proposal = NOTHING
     block: tuple[int, ...] = ()
     ended: float = 0.0
@@ -91,7 +93,7 @@ class Auto(Mirror):
         self._round: _Begun | None = None
         self._copies = Copies(MOST_MATCHED)
         self._copies.add(prompt.tolist())
-        self._planner.begin()
+        self._planner.begin(unread=len(prompt) if self._in_turn else 0)
         metrics.explain = self._planner.explain
 
     def propose(self, room: int) -> Proposal:
@@ -162,7 +164,8 @@ class Auto(Mirror):
             if not self._is_warm:  # the first pass of a shape binds its buffers, and costs more
                 self._is_warm = True
                 self._worker.propose(count)
-            begun.started = self._metrics.clock()  # reading is no part of such a round
+            started = self._metrics.clock()  # reading is no part of such a round
+            begun.reading_s, begun.started = started - begun.started, started
             begun.passes = self._metrics.draft.passes
             has_next = self._num_hypotheses > 0
             begun.drafted = drafting_rows(
@@ -208,6 +211,7 @@ class Auto(Mirror):
                 drafted=tuple(begun.drafted),
                 ahead=tuple(ahead),
                 after=tuple(after),
+                reading_s=begun.reading_s,
             )
         )
         if choice.source != "lookup" and begun.copied:

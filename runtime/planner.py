@@ -21,6 +21,7 @@ PLANNED_AFTER_TRIAL = 4  # rounds until the next look at everything
 PLANNED_FOR, PLANNED_LONGEST = 8, 16  # otherwise, doubled while looks change nothing
 KNOWN, SAMPLED = 16, 4  # after so many rounds of a choice each fourth tells what it costs
 LEAST_CHANGE = 0.02  # how seldom, at the least, rounds after hits and after misses alternate
+READ_FOR = 128  # tokens that are to come, over which reading is spread
 STAYING = 1.02  # how much faster another kind must promise to be
 TRYING_SHARE = 0.01  # of all time, what trying may lose
 TRYING_START = 8.0  # rounds of the target alone that it may lose besides, where there is hope
@@ -82,9 +83,13 @@ class Planner:
         self._faded_at = self._looks_at = 0
         self._pause = PLANNED_FOR
 
-    def begin(self) -> None:
-        """A new text: what the one before showed weighs less."""
+    def begin(self, *, unread: int = 0) -> None:
+        """A new text: what the one before showed weighs less.
+
+        unread: tokens of it that the draft reads when it is first asked, while the target waits.
+        """
         self.estimates.begin()
+        self._unread = unread
         self._looks_at, self._pause = self._rounds, PLANNED_FOR
 
     def choose(self, room: int, lookup_match_length: int, *, rollout: int = 0) -> Choice:
@@ -111,7 +116,7 @@ class Planner:
         """Take in what the round that was chosen last has been."""
         choice, kind = told.choice, told.choice.kind
         self._rounds += 1
-        self._elapsed += told.seconds
+        self._elapsed += told.reading_s + told.seconds
         self._counts[kind] += 1
         if choice.source == "model" and told.proposed:
             self.estimates.learn_model(
@@ -207,10 +212,21 @@ class Planner:
         self._may_try = True
 
     def _chilled(self, plan: Plan) -> Plan:
-        """With what the draft's nearness costs the target, and a single round does not show."""
+        """With what the draft's nearness and its reading cost, and a single round does not show."""
         if plan.choice.kind not in DRAFTED:
             return plan
-        return replace(plan, speed=plan.speed / self._chill, hopeful=plan.hopeful / self._chill)
+        more = self._reading_s / READ_FOR
+        return replace(
+            plan,
+            speed=1 / (self._chill / plan.speed + more),
+            hopeful=1 / (self._chill / plan.hopeful + more),
+        )
+
+    @property
+    def _reading_s(self) -> float:
+        """Seconds that the draft takes more for what it has not read."""
+        draft = self._costs.alone.draft
+        return draft(self._unread + 1) - draft(1)
 
     def _trial(self, plans: Sequence[Plan], best: Plan) -> Plan | None:
         """Another plan to try now, if one gives hope or was not had for long, and costs little."""
@@ -221,12 +237,11 @@ class Planner:
             gives_hope = plan.hopeful > best.hopeful
             if kind == best.choice.kind or not (is_due or gives_hope):
                 continue
-            now = self._costs.alone
             means = TRYING_SHARE * self._elapsed
-            means += TRYING_START * autoregressive_s(now) * gives_hope
+            means += TRYING_START * autoregressive_s(self._costs.alone) * gives_hope
             loss = plan.stage.seconds - 1 / best.speed  # if it settles one token
             if kind in DRAFTED:
-                loss += now.draft(self._unread + 1) - now.draft(1)
+                loss += self._reading_s
             if self._lost + loss <= means:
                 if is_due:
                     trials.pause = min(2 * trials.pause, LONGEST_PAUSE)
@@ -243,7 +258,7 @@ class Planner:
             trials.pause = SHORTEST_PAUSE
             return
         self._tried += 1
-        lost = told.seconds - told.settled / self._trial_against.speed
+        lost = told.reading_s + told.seconds - told.settled / self._trial_against.speed
         self._lost = max(0.0, self._lost + lost)
         # What was tried may change everything, but a look takes time and trials may come in a row.
         self._looks_at = min(self._looks_at, self._rounds + PLANNED_AFTER_TRIAL)

@@ -70,7 +70,7 @@ class Round:
     rank: see `Estimates.learn_model`; where a leaf stood, its own. hit: whether the outcome was
     among the hypotheses; None without any. match_length: of the text behind which lookup copied.
     drafted, ahead, after: rows of the draft's passes before the target's run, beside and after it.
-    draft_s: of them all.
+    draft_s: of them all. reading_s: what the draft read first took, while the target waited.
     """
 
     choice: Choice
@@ -88,6 +88,7 @@ class Round:
     drafted: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    reading_s: float = 0.0
 
     @property
     def settled(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from runtime.costs import Costs, Curve
-from runtime.planner import FIRST_ALONE, NOTHING, Choice, Planner, Round, Source
+from runtime.planner import FIRST_ALONE, NOTHING, READ_FOR, Choice, Planner, Round, Source
 
 # A target that verifies nearly for nothing and a draft of its own that is as fast again.
 CHEAP = Costs(Curve((1, 9), (1.0, 1.08)), Curve((1, 100), (0.4, 0.5)), 5, 1.05, 1.05)
@@ -193,12 +193,42 @@ def test_on_one_processor_the_draft_must_promise_more() -> None:
         for _ in range(FIRST_ALONE):
             planner.choose(99, 0)
             planner.learn(alone())
+        planner.begin()
         planner.choose(99, 0)
         speeds[chill] = {plan.choice.kind: plan.speed for plan in planner._plans}
     plain, chilled = speeds.values()
     assert plain["autoregressive"] == chilled["autoregressive"]
     for kind in ("speculative", "mirror"):
         assert plain[kind] == pytest.approx(1.3 * chilled[kind])
+
+
+def test_what_a_draft_must_read_first_is_spread_over_what_is_to_come() -> None:
+    promised = []
+    for unread in (0, 300):
+        planner = warmed_up(CHEAP)
+        planner.begin(unread=unread)
+        planner.choose(100, 0)
+        promised.append({plan.choice.kind: plan for plan in planner._plans})
+    at_once, later = promised
+    assert later["autoregressive"] == at_once["autoregressive"]
+    reading_s = planner._costs.alone.draft(301) - planner._costs.alone.draft(1)
+    for kind in ("speculative", "mirror"):
+        more = 1 / later[kind].speed - 1 / at_once[kind].speed
+        assert more == pytest.approx(reading_s / READ_FOR)
+
+
+def test_a_trial_counts_what_the_draft_read_for_it() -> None:
+    lost = []
+    for reading_s in (0.0, 5.0):
+        planner = warmed_up(replace(DEAR, draft=Curve((1, 100), (1.0, 1.01))))
+        rounds = 0
+        while planner.choose(100, 0) == NOTHING:  # until something else is tried
+            planner.learn(alone())
+            rounds += 1
+            assert rounds < 1000
+        planner.learn(Round(Choice("model", 1), 2.0, 1.0, 1, 1, reading_s=reading_s, drafted=(2,)))
+        lost.append(planner._lost)
+    assert lost[1] == pytest.approx(lost[0] + 5.0)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1e-9, 5e-324, 1e-9, 1e9, 1e308, float("inf")])
