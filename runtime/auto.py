@@ -36,8 +36,8 @@ class _Begun:
 
     passes: how many the draft had made before it. matched: tokens at the text's end that stood
     before; copied: what followed them there. unused: the rollout at hand where it is not verified.
-    is_shared: the draft read beside it. reading_s: what it read before took, while the target
-    waited. drafted: rows of the passes before the target's run.
+    is_shared: the draft read beside it. dropped: drafts before it. reading_s: what it read before
+    took, while the target waited. drafted: rows of the passes before the target's run.
     """
 
     choice: Choice
@@ -47,6 +47,7 @@ class _Begun:
     copied: list[int]
     unused: Sequence[Guess] = ()
     is_shared: bool = False
+    dropped: int = 0
     drafted: Sequence[int] = ()
     reading_s: float = 0.0
     proposal: Proposal = NOTHING
@@ -89,7 +90,9 @@ class Auto(Mirror):
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """As the others; the planner begins a text too."""
         super().begin(prompt, sampling, metrics)
-        self._reads = not self._in_turn
+        self._reads = not self._in_turn or not self._worker.has_draft
+        if self._reads and self._in_turn:  # a fresh draft starts only where one is told of a text
+            self._start(prompt)
         self._round: _Begun | None = None
         self._copies = Copies(MOST_MATCHED)
         self._copies.add(prompt.tolist())
@@ -101,6 +104,7 @@ class Auto(Mirror):
         rollout = self._rollout()
         self._learn(hit=rollout.hypothesis is not None)
         matched, copied = self._copies.copied(self._most_copied)
+        self._planner.draft_is(there=self._worker.has_draft)
         choice = self._planner.choose(room, matched, rollout=len(rollout.guesses))
         self._round = _Begun(
             choice,
@@ -110,6 +114,7 @@ class Auto(Mirror):
             copied,
             () if choice.source == "model" else rollout.guesses,
             self._reads and self._worker.is_reading,
+            self._worker.dropped,
         )
         self._num_draft_tokens = choice.num_draft_tokens
         self._num_hypotheses = choice.num_hypotheses
@@ -190,7 +195,11 @@ class Auto(Mirror):
             ahead, after = self._looked_ahead(begun, [run.name for run in passes])
         run = metrics.target_runs[-1]
         draft_s = busy(passes)
-        if not draft_s:  # the draft was dropped before it made a pass
+        # Neither what a dropped draft did nor what it took says anything of a sound one.
+        was_dropped = choice.source != "lookup" and self._worker.dropped > begun.dropped
+        if was_dropped:
+            choice = ALONE
+        if was_dropped or not draft_s:
             begun.drafted = ahead = after = ()
         trunk = begun.proposal.tokens[: begun.proposal.trunk]
         accepted = _agreed(trunk, block[:-1])
@@ -204,10 +213,10 @@ class Auto(Mirror):
                 accepted=accepted,
                 leaf=len(block) - 1 > accepted,
                 rank=_rank(self._guesses, block, accepted),
-                hit=hit if self._followed else None,
+                hit=hit if self._followed and not was_dropped else None,
                 match_length=begun.matched,
                 draft_s=draft_s,
-                is_shared=begun.is_shared,
+                is_shared=begun.is_shared or was_dropped,
                 drafted=tuple(begun.drafted),
                 ahead=tuple(ahead),
                 after=tuple(after),
@@ -217,7 +226,7 @@ class Auto(Mirror):
         if choice.source != "lookup" and begun.copied:
             known = begun.copied[: len(block)]
             self._planner.learn_lookup(begun.matched, len(known), _agreed(known, block))
-        if begun.unused:
+        if begun.unused and not was_dropped:
             known = [guess.token for guess in begun.unused[: len(block)]]
             accepted = _agreed(known, block)
             rank = _rank(begun.unused, block, accepted)

@@ -82,6 +82,7 @@ class Planner:
         self._weighed: dict[tuple[int, int], tuple[list[Plan], Plan]] = {}  # since the last look
         self._faded_at = self._looks_at = 0
         self._pause = PLANNED_FOR
+        self._has_draft = True
 
     def begin(self, *, unread: int = 0) -> None:
         """A new text: what the one before showed weighs less.
@@ -91,6 +92,11 @@ class Planner:
         self.estimates.begin()
         self._unread = unread
         self._looks_at, self._pause = self._rounds, PLANNED_FOR
+
+    def draft_is(self, *, there: bool) -> None:
+        """Whether there is a draft now; without one, nothing is planned or tried with it."""
+        if there != self._has_draft:
+            self._has_draft, self._looks_at = there, self._rounds
 
     def choose(self, room: int, lookup_match_length: int, *, rollout: int = 0) -> Choice:
         """What the next round is to be, with at most `room` proposed tokens.
@@ -202,7 +208,8 @@ class Planner:
         self.estimates.pass_by(self._rounds - self._faded_at)
         self._faded_at = self._rounds
         self._costs.follow()
-        self._plans = [self._chilled(plan) for plan in self._ways.everywhere()]
+        plans = map(self._chilled, self._ways.everywhere())
+        self._plans = [plan for plan in plans if self._has_draft or plan.choice.kind not in DRAFTED]
         self._steady = max(self._plans, key=self._promise)
         stays = self._steady.choice.kind == self._kind
         self._kind = self._steady.choice.kind

@@ -50,7 +50,7 @@ class DraftWorker:
     """The caller's end; every method returns at once but `propose`, which waits for the draft.
 
     `errors` tells why drafts were dropped in this text. Where no draft has taken over since an
-    earlier text, it begins with the last error of that one.
+    earlier text, it begins with the last error of that one. `dropped` counts drafts over all texts.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class DraftWorker:
         timing: the clock, and what waits by it.
         """
         self.errors: list[str] = []
+        self.dropped = 0
         self.work = DraftWork()
         self._new = partial(_Draft, make, context=context, vocabulary=vocabulary, timing=timing)
         self._time_limit_s = time_limit_s
@@ -95,6 +96,12 @@ class DraftWorker:
         if len(self.errors) < 2:
             return self.errors[0] if self.errors else None
         return f"{self.errors[0]} (one of {len(self.errors)} drafts that were dropped)"
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether there is a draft that has loaded, as far as was seen; asks nobody."""
+        draft = self._drafts.current
+        return draft is not None and draft.loop.loaded
 
     def ready(self) -> bool:
         """Whether to ask the draft: it is there, and neither loads nor reads a long text.
@@ -262,6 +269,7 @@ class DraftWorker:
         """Never use this draft again."""
         if self._drafts.current is not None:
             self._drafts.leave()
+            self.dropped += 1
             self._failed(str(error))
 
     def _failed(self, error: str) -> None:

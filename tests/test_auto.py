@@ -15,7 +15,9 @@ from runtime.planner import NOTHING, Choice, Planner, Round
 from runtime.sampling import Sampling
 from runtime.strategy import Autoregressive
 from runtime.worker import DraftWorker
+from tests.counter import raising
 from tests.table import (
+    Faulty,
     Plan,
     TableDrafter,
     TableTarget,
@@ -23,6 +25,7 @@ from tests.table import (
     right,
     second,
     speaking,
+    wait_until,
     working,
     write,
     wrong,
@@ -42,11 +45,16 @@ class Scripted(Planner):
         self.told: list[Round] = []
         self.copied: list[tuple[int, int, int]] = []
         self.guessed: list[tuple[int, int, int | None]] = []
+        self.has_draft: list[bool] = []
+
+    def draft_is(self, *, there: bool) -> None:
+        self.has_draft.append(there)
 
     def choose(self, room: int, lookup_match_length: int, *, rollout: int = 0) -> Choice:
         self.asked.append((lookup_match_length, rollout))
         choice = next(self._script)
-        return choice if room >= choice.num_draft_tokens else NOTHING
+        fits = self.has_draft[-1] and room >= choice.num_draft_tokens
+        return choice if fits else NOTHING
 
     def learn(self, told: Round) -> None:
         self.told.append(told)
@@ -191,6 +199,43 @@ def test_without_a_draft_the_planner_is_told_that_the_target_was_alone() -> None
         written = write(target, strategy, max_new_tokens=5)
     assert written.tokens == (1, 2, 3, 4, 5)
     assert planner.told[0].choice == NOTHING
+
+
+@pytest.mark.parametrize("passes", range(1, 7))
+@pytest.mark.parametrize(
+    "choice", [Choice("model", 2), Choice("model", 2, 4), Choice("none", 2, 1)]
+)
+def test_a_round_whose_draft_was_dropped_says_nothing_of_drafts(
+    choice: Choice, passes: int
+) -> None:
+    target = speaking(range(1, 21), vocabulary=24)
+    fault: Any = raising(ValueError("gone"))
+    drafter = Faulty(TableDrafter(target, right), fault, after=passes)
+    with working(drafter, target) as worker:
+        strategy, planner = auto(worker, choice)
+        write(target, strategy, max_new_tokens=16)
+        assert worker.dropped
+    dropped = next(place for place, each in enumerate(planner.told) if each.is_shared)
+    for each in planner.told[:dropped]:
+        assert each.choice == choice
+        assert each.hit is (True if choice.num_hypotheses else None)
+    for each in planner.told[dropped:]:
+        assert (each.choice, each.hit) == (NOTHING, None)
+        assert not (*each.drafted, *each.ahead, *each.after)
+    assert len(planner.guessed) <= dropped
+    assert planner.has_draft == [place <= dropped for place in range(len(planner.has_draft))]
+
+
+def test_in_turn_a_text_without_a_draft_has_a_fresh_one_started() -> None:
+    target = speaking(range(1, 15), vocabulary=20)
+    drafters = [TableDrafter(target, right) for _ in range(2)]
+    with working(drafters.pop, target) as worker:
+        worker._drop(DraftError("It was dropped."))
+        target.meanwhile = lambda: wait_until(lambda: worker.has_draft)
+        strategy, planner = auto(worker, NOTHING, in_turn=True)
+        write(target, strategy, max_new_tokens=4)
+    assert planner.has_draft
+    assert all(planner.has_draft)
 
 
 def test_the_metrics_say_what_was_chosen_and_why() -> None:

@@ -73,6 +73,18 @@ def test_a_good_draft_beside_the_target_is_mirrored() -> None:
     assert after_hit.kind == "mirror"
 
 
+def test_while_there_is_no_draft_nothing_is_planned_or_tried_with_one() -> None:
+    planner = agreeing(warmed_up(CHEAP))
+    assert planner.choose(100, 0).kind == "mirror"
+    planner.draft_is(there=False)
+    for _ in range(600):  # longer than any pause between two trials
+        assert planner.choose(100, 0) == NOTHING
+        planner.learn(alone())
+    assert "0 of them to try" in planner.explain()
+    planner.draft_is(there=True)
+    assert planner.choose(100, 0) != NOTHING
+
+
 def test_a_draft_as_slow_as_the_target_is_left_alone() -> None:
     assert warmed_up(DEAR).choose(100, 0) == NOTHING
     # Even if it is always right, it must be waited for: two seconds for two tokens.
