@@ -157,6 +157,9 @@ def test_errors_are_told_and_the_conversation_goes_on() -> None:
 if sys.platform != "win32":
     import pty
 
+    # Only what hangs is silent for so long: a busy machine took 16 s to start the program.
+    SILENCE_S = 150
+
     class Pty:
         """The chat in a terminal of its own."""
 
@@ -175,7 +178,7 @@ if sys.platform != "win32":
         def expect(self, pattern: str) -> None:
             """Read until `pattern` appears, and forget all up to its end."""
             while not (found := re.search(pattern, self.seen)):
-                assert select.select([self.master], [], [], 20)[0], self.seen
+                assert select.select([self.master], [], [], SILENCE_S)[0], self.seen
                 self.seen += os.read(self.master, 4096).decode(errors="replace")
             self.seen = self.seen[found.end() :]
 
