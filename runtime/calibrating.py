@@ -16,7 +16,9 @@ from runtime import providers
 from runtime.calibration import LIMIT_S, measure, write_costs
 from runtime.costs import Costs, Curve
 from runtime.draft_model import draft_role, open_draft, tokens_per_pass
-from runtime.flavours import choose_graph, open_graph
+from runtime.early_exit import EarlyExit
+from runtime.exit_head import ExitHead
+from runtime.flavours import choose_graph, open_exit_head, open_graph
 from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest
 from runtime.probe import machine_key
@@ -145,7 +147,16 @@ def calibrate(
         split = open_graph(
             target.folder, pair.graph, target.target.geometry, exit_layer=layer, **settings
         )
-        costs = dataclasses.replace(costs, prefix_share=_prefix_share(split))
+        if isinstance(split, SplitSession):
+            head = open_exit_head(
+                target.folder,
+                pair.graph,
+                threads=layout.threads,
+                cores=layout.cores,
+                sharing=sharing,
+            )
+            share, exit_s = _of_the_exit(split, head)
+            costs = dataclasses.replace(costs, prefix_share=share, exit_s=exit_s)
     write_costs(pair.costs_path(folder, layout), costs)
     return costs
 
@@ -159,6 +170,11 @@ def described(costs: Costs, layout: Layout) -> str:
             f"{_threads(layout.draft_threads)}, {costs.tokens_per_pass} tokens a pass:"
         )
         parts += _table("draft", costs.draft)
+    if costs.exit_s:
+        parts.append(
+            f"Its first layers take {costs.prefix_share:.2f} of a call, and reading the early exit "
+            f"behind them {1000 * costs.exit_s:.1f} ms more."
+        )
     if layout.draft_threads:
         parts.append(
             f"Beside each other the target takes {costs.target_slowdown:.2f} times as long, the "
@@ -180,10 +196,8 @@ def _table(name: str, curve: Curve) -> list[str]:
     ]
 
 
-def _prefix_share(session: object) -> float:
-    """What the graphs before the early exit take of a whole call."""
-    if not isinstance(session, SplitSession):
-        return 0.5
+def _of_the_exit(session: SplitSession, head: ExitHead) -> tuple[float, float]:
+    """What the graph before the exit takes of a whole call, and the seconds of reading the exit."""
     seconds: dict[str, list[float]] = {}
 
     @contextmanager
@@ -192,9 +206,10 @@ def _prefix_share(session: object) -> float:
         yield
         seconds.setdefault(part, []).append(time.perf_counter() - began)
 
-    session.pace = timed
+    session.pace = head.pace = timed
+    EarlyExit(session, head).tell(lambda _tokens: None)
     text = np.arange(PARTS_ROWS, dtype=np.int64)
     for _ in range(PARTS_CALLS):
         session.extend(text, num_logits=PARTS_ROWS)
     medians = {part: statistics.median(found[1:]) for part, found in seconds.items()}
-    return medians["prefix"] / sum(medians.values())
+    return medians["prefix"] / (medians["prefix"] + medians["suffix"]), medians["exit"]

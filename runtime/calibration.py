@@ -30,7 +30,7 @@ LEAST_REPEATS, MOST_REPEATS = 3, 25
 LIMIT_S, QUICK_S = 24.0, 5.0
 ALONE_SHARE = 0.7  # of the time there is
 LEAST_TOGETHER, MOST_TOGETHER_S = 8, 8.0  # calls of the longest kind; seconds
-VERSION = 1
+VERSION = 2
 MOST = 1e6  # of any figure in a record: what is beyond is none of a call
 
 # The target's call is bound by reading its weights, the draft's is half of it. Width is taken to be
@@ -195,6 +195,7 @@ def read_costs(path: Path) -> Costs | None:
                 _number(values["target_slowdown"], 1, MOST),
                 _number(values["draft_slowdown"], 1, MOST),
                 prefix_share=_number(values["prefix_share"], 0, 1),
+                exit_s=_number(values["exit_s"], 0, MOST),
             )
     return None
 

@@ -33,6 +33,15 @@ def tiny_bundle(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="session")
+def with_exit(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an early exit after its first layer."""
+    folder = tmp_path_factory.mktemp("exit") / "bundle"
+    flags = ["--out", str(folder), "--early-exit-layer", "1"]
+    assert export_main(["gguf", str(tiny_gguf), *flags]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
 def smollm() -> Path:
     """The reference model's bundle."""
     return _built("smollm2-135m")

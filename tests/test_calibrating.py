@@ -33,8 +33,18 @@ def test_costs_are_found_and_kept(pair: Pair, tmp_path: Path) -> None:
     costs = calibrate(pair, "at once", folder=tmp_path, say=lambda _line: None, limit_s=0.2)
     assert min(costs.target.seconds) > 0
     assert min(costs.draft.seconds) > 0
+    assert costs.exit_s == 0
     assert read_costs(pair.costs_path(tmp_path, pair.layout("at once"))) == costs
     assert read_costs(pair.costs_path(tmp_path, pair.layout("in turn"))) is None
+
+
+def test_a_target_that_can_be_left_early(with_exit: Path, tmp_path: Path) -> None:
+    pair = pair_of(with_exit, None, SETTINGS)
+    costs = calibrate(pair, "at once", folder=tmp_path, say=lambda _line: None, limit_s=0.2)
+    assert 0 < costs.prefix_share < 1
+    assert costs.exit_s > 0
+    assert read_costs(pair.costs_path(tmp_path, pair.layout("at once"))) == costs
+    assert "reading the early exit behind them" in described(costs, pair.layout("at once"))
 
 
 def test_models_that_work_in_turn_never_slow_each_other_down(pair: Pair, tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ def test_a_short_context_is_not_left() -> None:
     assert measure(session, None, clock=watch).target.rows == (1,)
 
 
-COSTS = Costs(Curve((1, 4), (0.5, 0.75)), Curve((1,), (0.25,)), 5, 1.25, 1.5, prefix_share=0.4)
+COSTS = Costs(
+    Curve((1, 4), (0.5, 0.75)), Curve((1,), (0.25,)), 5, 1.25, 1.5, prefix_share=0.4, exit_s=0.1
+)
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
@@ -147,6 +149,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
         (("draft_slowdown",), 1e300),
         (("prefix_share",), float("nan")),
         (("prefix_share",), 2),
+        (("exit_s",), -1),
     ],
 )
 def test_what_is_damaged_counts_as_not_there(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from export.__main__ import main as export_main
 from runtime import Sampling, open_session
 from runtime.auto import Auto
 from runtime.branches import NO_BRANCHES, Branches
@@ -138,14 +137,6 @@ def test_exits_change_no_text() -> None:
             )
             assert not worker.errors
         target.tell(None)
-
-
-@pytest.fixture(scope="module")
-def with_exit(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exit") / "bundle"
-    flags = ["--out", str(folder), "--early-exit-layer", "1"]
-    assert export_main(["gguf", str(tiny_gguf), *flags]) == 0
-    return folder
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
