@@ -15,7 +15,7 @@ from runtime.copying import Copies
 from runtime.costs import UNREAD, drafting_rows, look_ahead_rows, rollout_rows
 from runtime.drafter import Guess
 from runtime.early_exit import EarlyExit
-from runtime.hypotheses import USUAL_SOURCES, Source
+from runtime.hypotheses import USUAL_SOURCES, Hypothesis, Source
 from runtime.metrics import Metrics
 from runtime.planner import NOTHING as ALONE
 from runtime.planner import Choice, Planner, Round
@@ -102,7 +102,7 @@ class Auto(Mirror):
     def propose(self, room: int) -> Proposal:
         """What the round that the planner chooses is to verify."""
         rollout = self._rollout()
-        self._learn(hit=rollout.hypothesis is not None)
+        self._learn(rollout.hypothesis)
         matched, copied = self._copies.copied(self._most_copied)
         self._planner.draft_is(there=self._worker.has_draft)
         choice = self._planner.choose(room, matched, rollout=len(rollout.guesses))
@@ -118,6 +118,7 @@ class Auto(Mirror):
         )
         self._num_draft_tokens = choice.num_draft_tokens
         self._num_hypotheses = choice.num_hypotheses
+        self._of_exit = choice.of_exit if self._early_exit is not None else 0
         self._guesses = ()
         if choice.source == "lookup":
             proposal = Proposal.chain(self._round.copied[: choice.num_draft_tokens])
@@ -154,7 +155,7 @@ class Auto(Mirror):
         self._guesses = rollout.guesses or self._draft(begun)
         if not self._guesses:  # the draft reads still, or is gone
             begun.choice = ALONE
-            self._num_hypotheses = 0
+            self._num_hypotheses = self._of_exit = 0
         return with_siblings(self._guesses[: choice.num_draft_tokens], choice.siblings)
 
     def _draft(self, begun: _Begun) -> Sequence[Guess]:
@@ -181,18 +182,19 @@ class Auto(Mirror):
             )
             return self._worker.propose(count, count + has_next).guesses
 
-    def _learn(self, *, hit: bool) -> None:
-        """Tell the planner of the round before."""
+    def _learn(self, hit: Hypothesis | None) -> None:
+        """Tell the planner of the round before, and which of its hypotheses came true."""
         begun, self._round = self._round, None
         if begun is None or not begun.block:
             return
         metrics, choice, block = self._metrics, begun.choice, begun.block
         ahead: Sequence[int] = ()
+        late: Sequence[int] = ()
         after: Sequence[int] = ()
         passes = metrics.draft.runs[begun.passes :]
         if self._followed:
             begun.ended = metrics.clock()
-            ahead, after = self._looked_ahead(begun, [run.name for run in passes])
+            ahead, late, after = self._looked_ahead(begun, [run.name for run in passes])
         run = metrics.target_runs[-1]
         draft_s = busy(passes)
         # Neither what a dropped draft did nor what it took says anything of a sound one.
@@ -200,7 +202,7 @@ class Auto(Mirror):
         if was_dropped:
             choice = ALONE
         if was_dropped or not draft_s:
-            begun.drafted = ahead = after = ()
+            begun.drafted = ahead = late = after = ()
         trunk = begun.proposal.tokens[: begun.proposal.trunk]
         accepted = _agreed(trunk, block[:-1])
         self._planner.learn(
@@ -213,12 +215,14 @@ class Auto(Mirror):
                 accepted=accepted,
                 leaf=len(block) - 1 > accepted,
                 rank=_rank(self._guesses, block, accepted),
-                hit=hit if self._followed and not was_dropped else None,
+                hit=hit is not None if self._followed and not was_dropped else None,
+                by_exit=hit is not None and hit.source == "exit",
                 match_length=begun.matched,
                 draft_s=draft_s,
                 is_shared=begun.is_shared or was_dropped,
                 drafted=tuple(begun.drafted),
                 ahead=tuple(ahead),
+                late=tuple(late),
                 after=tuple(after),
                 reading_s=begun.reading_s,
             )
@@ -234,17 +238,24 @@ class Auto(Mirror):
 
     def _looked_ahead(
         self, begun: _Begun, passes: Sequence[str]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Rows of the passes beside the target, of the names given, and of those after its run."""
+    ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """Rows of the passes beside the target, of those that its exit fed, and after its run.
+
+        passes: the names of all.
+        """
         count, per_pass = begun.choice.num_draft_tokens, self._tokens_per_pass
-        if begun.proposal.tokens:
-            rows = look_ahead_rows(count, len(self._followed), per_pass)
-        else:
+        named = sum(each.source == "exit" for each in self._followed)
+        own = len(self._followed) - named
+        if not begun.proposal.tokens:
             rows = rollout_rows(count + 1, count + 2, per_pass)
+        else:
+            rows = look_ahead_rows(count, own, per_pass) if own else ()
         beside = passes.count("look ahead")
+        # One of them was for what the exit named, unless the round was over before it.
+        late = look_ahead_rows(count, named, per_pass)[:1] if named and beside > (own > 0) else ()
         later = len(passes) - beside - len(begun.drafted)
         last = drafting_rows(count, per_pass, has_next=True, unread=1)
-        return rows[:beside], last[len(last) - later :] if later > 0 else ()
+        return rows[: beside - len(late)], late, last[len(last) - later :] if later > 0 else ()
 
 
 def _agreed(tokens: Sequence[int], block: Sequence[int]) -> int:

@@ -40,6 +40,7 @@ UNMEASURED = Costs(
     Curve((1, 16, 64), (0.5, 0.55, 0.8)),
     target_slowdown=1.3,
     draft_slowdown=1.3,
+    exit_s=0.1,
     is_guess=True,
 )
 

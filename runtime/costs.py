@@ -90,12 +90,13 @@ class Hits:
 
     named: all of it. opened: all but the first word, which was the one after the whole proposal.
     begun: what its first pass gave, but for the first word, as it goes on behind a leaf, or where
-    another word than that one came.
+    another word than that one came. late: what one pass gave, as the early exit named it.
     """
 
     named: float = 1.0
     opened: float = 0.0
     begun: float = 0.0
+    late: float = 0.0
 
 
 SURE, SURE_OPENED = Hits(), Hits(0.0, 1.0)
@@ -219,12 +220,23 @@ def speculative_s(costs: Costs, num_draft_tokens: int, *, siblings: int = 0) -> 
     return drafting_s(costs, num_draft_tokens) + lookup_s(costs, num_draft_tokens + siblings)
 
 
-def looking_ahead(costs: Costs, target_s: float, rows: Sequence[int]) -> tuple[Span, int]:
+def looking_ahead(
+    costs: Costs, target_s: float, rows: Sequence[int], *, late_s: float = 0.0
+) -> tuple[Span, int]:
     """A target's run and passes of so many rows beside it, and how many of these are made.
 
-    The first always is; a later one begins only while nobody has told how the run ended.
+    The first always is; a later one begins only while nobody has told how the run ended, or what
+    the exit named, which then takes a pass of `late_s`.
     """
     made, draft = 0, 0.0
+    if late_s:
+        told_s = target_s * costs.prefix_share + costs.exit_s
+        span = Span(told_s, 0.0)
+        while made < len(rows) and (not made or span.draft_s < span.target_s):
+            draft += costs.draft(rows[made])
+            span = _side_by_side(costs, told_s, draft)
+            made += 1
+        return together(costs, target_s, draft, late_s=late_s, has_exit=True), made
     span = Span(target_s, 0.0)
     while made < len(rows) and (not made or span.draft_s < span.target_s + costs.overhead_s):
         draft += costs.draft(rows[made])
@@ -239,26 +251,25 @@ def hit_s(
     num_hypotheses: int,
     *,
     siblings: int = 0,
-    late_passes: int = 0,
+    of_exit: int = 0,
     hits: Hits = SURE,
 ) -> float:
     """Seconds of a round whose proposal is there, and beside which the draft looks ahead.
 
-    late_passes: further passes that the early exit feeds; 0 when the target has none. A round
+    of_exit: how many of the hypotheses the early exit names, for a further pass. A round
     with a mask-only rollout, which is there whatever the final token was, takes as long. Only on
     a hit the passes are made that there was no time for.
     """
     count, per_pass = num_draft_tokens, costs.tokens_per_pass
-    rows = look_ahead_rows(count, num_hypotheses, per_pass)
-    target_s = costs.target(count + siblings + 1)
-    span, made = looking_ahead(costs, target_s, rows)
-    if late_passes:
-        late_s = late_passes * costs.draft(rows[-1])
-        span = together(costs, target_s, draft_s(costs, rows[:made]), late_s=late_s, has_exit=True)
+    own = num_hypotheses - of_exit
+    rows = look_ahead_rows(count, own, per_pass) if own else ()
+    late_s = costs.draft(look_ahead_rows(count, of_exit, per_pass)[0]) if of_exit else 0.0
+    span, made = looking_ahead(costs, costs.target(count + siblings + 1), rows, late_s=late_s)
     left_s = (
         hits.named * _lengthening_s(costs, count, made * per_pass)
         + hits.opened * _lengthening_s(costs, count, made * per_pass - 1)
         + hits.begun * _lengthening_s(costs, count, per_pass - 1)
+        + hits.late * _lengthening_s(costs, count, per_pass)
     )
     return span.seconds + left_s + costs.handing_over_s + costs.overhead_s
 
@@ -269,7 +280,7 @@ def redraft_s(
     num_hypotheses: int,
     *,
     siblings: int = 0,
-    late_passes: int = 0,
+    of_exit: int = 0,
     hits: Hits = SURE,
 ) -> float:
     """Seconds of the round after a miss that drafts a proposal first and then is like a hit's.
@@ -281,7 +292,7 @@ def redraft_s(
         num_draft_tokens,
         num_hypotheses,
         siblings=siblings,
-        late_passes=late_passes,
+        of_exit=of_exit,
         hits=hits,
     )
     return drafting_s(costs, num_draft_tokens, has_next=True, unread=1) + after

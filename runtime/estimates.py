@@ -17,6 +17,7 @@ PRIOR_WEIGHT = 2.0  # observations that a prior is worth
 FIRST_PLACE, LATER_PLACES = 0.55, 0.45
 FIRST_RUNNER_UP, LATER_RUNNER_UPS = 0.25, 0.12
 COPIED = (0.2, 0.4, 0.55, 0.7)  # behind a match of 1, 2, 3, 4 tokens and more
+NAMED_BY_EXIT = 0.5  # where the draft's hypotheses miss; who asks for the exit has it tried
 HITS_WEIGHT = 8.0  # rounds with hits and misses that the model of ranks is worth
 
 
@@ -69,7 +70,8 @@ class Estimates:
     places: list[Share] = field(default_factory=_places)
     copied: list[Share] = field(default_factory=_copied)
     ranks: list[Share] = field(init=False)
-    hits: dict[int, Share] = field(default_factory=dict)
+    hits: dict[tuple[int, int], Share] = field(default_factory=dict)
+    exits: Share = field(default_factory=lambda: Share(NAMED_BY_EXIT))
 
     def __post_init__(self) -> None:
         self.ranks = [
@@ -108,9 +110,13 @@ class Estimates:
         for place in range(min(proposed, accepted + 1)):
             self._copied_after(match_length + place).learn(is_so=place < accepted)
 
-    def learn_hit(self, num_hypotheses: int, *, is_hit: bool) -> None:
-        """With so many hypotheses the outcome was, or was not, among them."""
-        self.hits.setdefault(num_hypotheses, Share(0.0, 0.0)).learn(is_so=is_hit)
+    def learn_hit(self, num_hypotheses: int, *, is_hit: bool, of_exit: int = 0) -> None:
+        """With so many hypotheses, so many the exit's, the outcome was or was not among them."""
+        self.hits.setdefault((num_hypotheses, of_exit), Share(0.0, 0.0)).learn(is_so=is_hit)
+
+    def learn_exit(self, *, is_named: bool) -> None:
+        """Where the draft's own hypotheses missed, the exit's did or did not."""
+        self.exits.learn(is_so=is_named)
 
     def model(self, count: int, deviations: float = 0.0) -> list[float]:
         """Acceptance at the first `count` places and, last, at the one after them.
@@ -136,9 +142,9 @@ class Estimates:
             left -= found[-1]
         return found
 
-    def hit_rate(self, num_hypotheses: int, expected: float) -> float:
+    def hit_rate(self, num_hypotheses: int, expected: float, *, of_exit: int = 0) -> float:
         """The chance of a hit: what ranks let expect, and with time what came."""
-        seen = self.hits.get(num_hypotheses)
+        seen = self.hits.get((num_hypotheses, of_exit))
         if seen is None:
             return expected
         return (seen.yes + HITS_WEIGHT * expected) / (seen.seen + HITS_WEIGHT)
@@ -147,5 +153,8 @@ class Estimates:
         return self.copied[min(match_length, LONGEST_MATCH) - 1]
 
     def _fade(self, kept: float) -> None:
-        for share in (*self.places, *self.copied, *self.ranks, *self.hits.values()):
+        for share in (
+            *(*self.places, *self.copied, *self.ranks),
+            *(*self.hits.values(), self.exits),
+        ):
             share.fade(kept)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from runtime.costs import Costs, Curve, draft_s, together
+from runtime.costs import Costs, Curve, Span, draft_s, together
 
 YOUNG = 4  # calls after which a device's scale is known
 FOLLOWING = 0.1  # what a new observation weighs in the course of a device, after the first few
@@ -122,26 +122,28 @@ class Following:
         ahead: Sequence[int],
         draft_seconds: float,
         seconds: float,
+        late: Sequence[int] = (),
+        has_exit: bool = False,
     ) -> None:
         """A round of `kind` took `seconds`, and in it a target's run of `rows` rows `target_s`.
 
-        drafted, ahead: rows of the draft's passes alone and beside that run; draft_seconds: of
-        them all.
+        drafted, ahead: rows of the draft's passes alone and beside that run; late: of those beside
+        it that its exit fed; draft_seconds: of them all. has_exit: its exit was read.
         """
-        is_beside = bool(ahead)
+        is_beside = bool(ahead or late)
         now = self.beside if is_beside else self.alone
-        span = together(now, now.target(rows), draft_s(now, ahead))
+        span = _span(now, rows, ahead, late, has_exit=has_exit)
         alone_s = target_s * now.target(rows) / span.target_s
         self._target.learn(rows, alone_s / self._base.target(rows), is_beside=is_beside)
-        if passes := (*drafted, *ahead):
-            due = draft_s(self.alone, drafted) + span.draft_s
+        if passes := (*drafted, *ahead, *late):
+            due = draft_s(self.alone, drafted) + _span(now, rows, (*ahead, *late), ()).draft_s
             alone_s = draft_seconds * draft_s(now, passes) / due
             ratio = alone_s / draft_s(self._base, passes)
             self._draft.learn(max(passes), ratio, is_beside=is_beside)
         if min(self._target.calls, self._draft.calls) <= YOUNG:
             self.follow()  # the first calls may say that all is of another scale
         now = self.beside if is_beside else self.alone
-        span = together(now, now.target(rows), draft_s(now, ahead))
+        span = _span(now, rows, ahead, late, has_exit=has_exit)
         due = draft_s(self.alone, drafted) + span.seconds + now.overhead_s
         due += (bool(drafted) + is_beside) * now.handing_over_s
         self._ratios.setdefault(kind, Ratio()).learn(seconds / due)
@@ -157,4 +159,13 @@ class Following:
             scale = self._target.scale
             draft = Curve(draft.rows, tuple(scale * seconds for seconds in draft.seconds))
         target = self._target.follow(self._base.target, is_beside=is_beside)
-        return replace(self._base, target=target, draft=draft)
+        exit_s = self._target.scale * self._base.exit_s
+        return replace(self._base, target=target, draft=draft, exit_s=exit_s)
+
+
+def _span(
+    now: Costs, rows: int, ahead: Sequence[int], late: Sequence[int], *, has_exit: bool = False
+) -> Span:
+    """A target's run of `rows` rows and passes beside it."""
+    late_s = draft_s(now, late)
+    return together(now, now.target(rows), draft_s(now, ahead), late_s=late_s, has_exit=has_exit)

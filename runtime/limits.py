@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.estimates import MOST_PLACES
+from runtime.hypotheses import Source
 from runtime.settings import Settings
-from runtime.ways import HYPOTHESES
+from runtime.ways import ALL, HALF, HYPOTHESES, NO_EXIT
 
 DRAFT_TOKENS = 8
 SIBLINGS = (0, 2, 4)  # numbers of leaves that a planned proposal may have
@@ -33,6 +34,13 @@ def limits_of(settings: Settings, *, has_trees: bool) -> Limits:
         HYPOTHESES if count is None else _up_to(count, HYPOTHESES),
         SIBLINGS if siblings is None else _up_to(siblings, SIBLINGS),
     )
+
+
+def exits_of(sources: Sequence[Source]) -> tuple[int, ...]:
+    """What part of the hypotheses the early exit may name, where they come from these sources."""
+    if "exit" not in sources:
+        return (NO_EXIT,)
+    return (ALL,) if len(sources) == 1 else (NO_EXIT, HALF)
 
 
 def _up_to(most: int, usual: Sequence[int]) -> tuple[int, ...]:

@@ -11,7 +11,18 @@ from dataclasses import dataclass, replace
 from runtime.costs import Costs, autoregressive_s
 from runtime.estimates import Estimates
 from runtime.following import Following
-from runtime.ways import BARE, HYPOTHESES, NOTHING, Choice, Kind, Plan, Round, Source, Ways
+from runtime.ways import (
+    BARE,
+    HYPOTHESES,
+    NO_EXIT,
+    NOTHING,
+    Choice,
+    Kind,
+    Plan,
+    Round,
+    Source,
+    Ways,
+)
 
 __all__ = ["NOTHING", "Choice", "Kind", "Planner", "Round", "Source"]
 
@@ -48,12 +59,14 @@ class Planner:
         most_draft_tokens: int = 8,
         hypotheses: Sequence[int] = HYPOTHESES,
         siblings: Sequence[int] = (0,),
+        exits: Sequence[int] = (NO_EXIT,),
         chill: float = 1.0,
     ) -> None:
         """Plan with `costs` to begin with; only their proportions count, as the first rounds show.
 
         sources: who can propose. runner_ups: how many other tokens a guess of the model names.
-        siblings: the numbers of leaves that a proposal may have. chill: how much longer the
+        siblings: the numbers of leaves that a proposal may have. exits: what part of the hypotheses
+        the target's early exit may name. chill: how much longer the
         target's calls take between those of a draft than among themselves, where both share a
         processor. A round alone between two with the draft does not show it, so the draft must
         promise so much more.
@@ -67,6 +80,7 @@ class Planner:
             most_draft_tokens=most_draft_tokens,
             hypotheses=hypotheses,
             siblings=siblings,
+            exits=exits,
         )
         self._chill = chill
         self._trials: dict[Kind, Trials] = {}
@@ -134,8 +148,10 @@ class Planner:
             self.estimates.learn_model(proposed=0, accepted=0, rank=told.rank)
         if told.hit is not None:
             hypotheses = choice.num_hypotheses if told.proposed else BARE
-            self.estimates.learn_hit(hypotheses, is_hit=told.hit)
-        self._unread = 0 if told.drafted or told.ahead else self._unread + told.settled
+            self.estimates.learn_hit(hypotheses, is_hit=told.hit, of_exit=choice.of_exit)
+            if choice.of_exit and (told.by_exit or not told.hit):
+                self.estimates.learn_exit(is_named=told.by_exit)
+        self._unread = 0 if told.drafted or told.ahead or told.late else self._unread + told.settled
         if not told.is_shared:
             self._timed += 1
             self._had[choice] += 1
@@ -146,11 +162,13 @@ class Planner:
     def _learn_costs(self, told: Round) -> None:
         """Its times were its own."""
         self._costs.learn(
-            told.choice.kind,
+            told.choice.timed_as,
             rows=told.nodes + 1,
             target_s=told.target_s,
             drafted=(*told.drafted, *told.after),
             ahead=told.ahead,
+            late=told.late,
+            has_exit=told.choice.of_exit > 0,
             draft_seconds=told.draft_s,
             seconds=told.seconds,
         )
@@ -282,5 +300,6 @@ def _hopeful(plan: Plan) -> float:
 def _named(choice: Choice) -> str:
     details = [f"{choice.num_draft_tokens} drafted"] if choice.num_draft_tokens else []
     details += [f"{choice.num_hypotheses} hypotheses"] if choice.num_hypotheses else []
+    details += [f"{choice.of_exit} of them the exit's"] if choice.of_exit else []
     details += [f"{choice.siblings} leaves"] if choice.siblings else []
     return f"{choice.kind} ({', '.join(details)})" if details else choice.kind

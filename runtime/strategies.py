@@ -7,7 +7,7 @@ from runtime.auto import Auto
 from runtime.calibrating import Pair
 from runtime.calibration import UNMEASURED, read_costs
 from runtime.costs import Costs
-from runtime.limits import Limits, limits_of
+from runtime.limits import Limits, exits_of, limits_of
 from runtime.models import Models
 from runtime.planner import Planner
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
@@ -108,6 +108,7 @@ class Strategies:
                 most_draft_tokens=limits.num_draft_tokens,
                 hypotheses=limits.hypotheses,
                 siblings=limits.siblings,
+                exits=exits_of(models.settings.hypothesis_sources),
                 chill=CHILL if models.layout.sharing == "in turn" else 1.0,
             )
         return self._planners[limits]

@@ -173,6 +173,9 @@ class Mirror(Speculative):
         self._sources = sources
         self._redraft = redraft
         self._early_exit = early_exit
+        self._of_exit = 0  # of the hypotheses
+        if early_exit is not None:
+            self._of_exit = num_hypotheses // (1 if len(sources) == 1 else 2)
         self._fan = Fan()
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
@@ -218,13 +221,6 @@ class Mirror(Speculative):
                 self._guesses, len(chain), count, sources=self._sources
             )
             self._worker.look_ahead(chain, self._followed, self._num_draft_tokens)
-
-    @property
-    def _of_exit(self) -> int:
-        """How many of the hypotheses are the early exit's."""
-        if self._early_exit is None:
-            return 0
-        return self._num_hypotheses // (1 if len(self._sources) == 1 else 2)
 
     def _follow_exit(self, tokens: NDArray[np.int64]) -> None:
         """Have the draft follow what the early exit names, while the target goes on."""

@@ -25,7 +25,7 @@ from runtime.following import Following
 
 Source = Literal["none", "lookup", "model"]
 Kind = Literal["autoregressive", "lookup", "speculative", "mirror"]
-Shape = tuple[int, ...]  # of a mirror: hypotheses, length, leaves
+Shape = tuple[int, ...]  # of a mirror: hypotheses, length, leaves, the exit's part
 
 KINDS: Mapping[Source, Kind] = {
     "none": "autoregressive",
@@ -34,6 +34,7 @@ KINDS: Mapping[Source, Kind] = {
 }
 BARE = 0  # hypotheses of a mirror's round without a proposal: the draft's first choice is its one
 HYPOTHESES = (1, 2, 4, 8, 16)
+NO_EXIT, ALL, HALF = 0, 1, 2  # hypotheses that the early exit names: none, or one of so many
 HOPE = 1.0  # standard deviations that may be hoped for
 
 
@@ -43,13 +44,15 @@ class Choice:
 
     source: who proposes; "none": only the pending token is verified. num_draft_tokens: the length
     of a proposal, and of what the draft makes meanwhile. num_hypotheses: 0 lets the draft rest
-    while the target verifies. siblings: runner-ups put beside the trunk as leaves.
+    while the target verifies. siblings: runner-ups put beside the trunk as leaves. of_exit: how
+    many of the hypotheses the target's early exit names.
     """
 
     source: Source
     num_draft_tokens: int = 0
     num_hypotheses: int = 0
     siblings: int = 0
+    of_exit: int = 0
 
     @property
     def kind(self) -> Kind:
@@ -57,6 +60,16 @@ class Choice:
         if self.num_hypotheses:
             return "mirror"
         return KINDS[self.source]
+
+    @property
+    def timed_as(self) -> str:
+        """What the times of such rounds are followed by: its kind, and whether the exit is read."""
+        return timed_as(has_exit=True) if self.of_exit else self.kind
+
+
+def timed_as(*, has_exit: bool) -> str:
+    """Of a mirror."""
+    return "mirror, exit" if has_exit else "mirror"
 
 
 NOTHING = Choice("none")
@@ -69,7 +82,8 @@ class Round:
     proposed, accepted: of the trunk; nodes: with the leaves. leaf: one of them stood as well.
     rank: see `Estimates.learn_model`; where a leaf stood, its own. hit: whether the outcome was
     among the hypotheses; None without any. match_length: of the text behind which lookup copied.
-    drafted, ahead, after: rows of the draft's passes before the target's run, beside and after it.
+    by_exit: and among those that the exit named. drafted, ahead, late, after: rows of the draft's
+    passes before the target's run, beside it, beside it as the exit fed them, and after it.
     draft_s: of them all. reading_s: what the draft read first took, while the target waited.
     """
 
@@ -87,6 +101,8 @@ class Round:
     is_shared: bool = False
     drafted: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    by_exit: bool = False
     after: tuple[int, ...] = ()
     reading_s: float = 0.0
 
@@ -124,15 +140,16 @@ class Ways:
         most_draft_tokens: int,
         hypotheses: Sequence[int],
         siblings: Sequence[int],
+        exits: Sequence[int],
     ) -> None:
         """The settings are the planner's."""
         self._costs, self._estimates = costs, estimates
         self._sources = sources
         self._lengths = range(1, most_draft_tokens + 1)
-        self._hypotheses, self._siblings = hypotheses, siblings
+        self._hypotheses, self._siblings, self._exits = hypotheses, siblings, exits
         self._misses: dict[tuple[int, float, bool], tuple[float, Stage]] = {}  # of one look
         self._most_nodes = most_draft_tokens + max(siblings)
-        self._shape: Shape = (0, self._lengths[-1], siblings[0])
+        self._shape: Shape = (0, self._lengths[-1], siblings[0], exits[-1])
         if hypotheses:
             self._shape = (hypotheses[len(hypotheses) // 2], *self._shape[1:])
 
@@ -189,29 +206,33 @@ class Ways:
         return self._plan(choice, seconds(best), mean.tokens(*best), hopeful)
 
     def _mirror(self, mean: Chances, hope: Chances) -> Plan:
-        """The best length, leaves, number of hypotheses and answer to a miss.
+        """The best length, leaves, hypotheses, use of the exit and answer to a miss.
 
-        Of these three one is varied after the other, beginning at what was best the last time.
+        Of the first four one is varied after the other, beginning at what was best the last time.
         """
         self._misses.clear()
         beside, hoped = self._costs.beside, self._costs.hoped
         best = self._mirrored(self._shape, mean, beside)
-        for place, values in enumerate((self._hypotheses, self._lengths, self._siblings)):
+        choices = (self._hypotheses, self._lengths, self._siblings, self._exits)
+        for place, values in enumerate(choices):
+            start = self._shape
             for value in values:
-                shape = (*self._shape[:place], value, *self._shape[place + 1 :])
-                if value != self._shape[place] and self._at_best(shape, mean) > best.speed:
+                shape = (*start[:place], value, *start[place + 1 :])
+                if value != start[place] and self._at_best(shape, mean) > best.speed:
                     plan = self._mirrored(shape, mean, beside)
-                    best = plan if plan.speed > best.speed else best
-            self._shape = _shape_of(best)
-        most = (self._hypotheses[-1], self._lengths[-1], self._siblings[0])
+                    if plan.speed > best.speed:
+                        best, self._shape = plan, shape
+        most = (self._hypotheses[-1], self._lengths[-1], self._siblings[0], self._exits[-1])
         hopeful = max(self._mirrored(shape, hope, hoped).speed for shape in (self._shape, most))
         return replace(best, hopeful=hopeful)
 
     def _at_best(self, shape: Shape, chances: Chances) -> float:
         """Tokens a second if every round were a hit and hid all that the draft does."""
-        _, length, siblings = shape
+        _, length, siblings, part = shape
         beside = self._costs.beside
-        seconds = self._costs.ratio("mirror") * lookup_s(beside, length + siblings)
+        seconds = self._costs.ratio(timed_as(has_exit=part > 0)) * lookup_s(
+            beside, length + siblings
+        )
         return chances.tokens(length, siblings) / seconds
 
     def _mirrored(self, shape: Shape, chances: Chances, beside: Costs) -> Plan:
@@ -219,18 +240,23 @@ class Ways:
 
         On a miss it drafts anew and verifies, or verifies the bare token while the draft does.
         """
-        ratio = self._costs.ratio("mirror")
-        count, length, siblings = shape
+        count, length, siblings, part = shape
+        of_exit = count // part if part else 0
+        ratio = self._costs.ratio(timed_as(has_exit=of_exit > 0))
         any_next = beside.tokens_per_pass > 1 and is_open(length, beside.tokens_per_pass)
-        expected = chances.hit_rate(length, siblings, count, any_next=any_next)
-        rate = self._estimates.hit_rate(count, expected)
+        own = expected = chances.hit_rate(length, siblings, count - of_exit, any_next=any_next)
+        if of_exit:
+            expected += (1 - own) * self._estimates.exits.at()
+        rate = self._estimates.hit_rate(count, expected, of_exit=of_exit)
         tokens = chances.tokens(length, siblings)
-        hits = _hits(rate, chances, length, siblings, beside.tokens_per_pass)
-        hit_seconds = hit_s(beside, length, count, siblings=siblings, hits=hits)
+        own = min(own, rate) if of_exit else rate
+        hits = _hits(own, chances, length, siblings, beside.tokens_per_pass)
+        hits = replace(hits, late=rate - own)
+        hit_seconds = hit_s(beside, length, count, siblings=siblings, of_exit=of_exit, hits=hits)
         hit = Stage(tokens, ratio * hit_seconds, rate)
         drafting, bare = self._missed(length, chances.acceptance[0], beside)
         again = Stage(tokens, hit.seconds + drafting, rate)
-        choice = Choice("model", length, count, siblings)
+        choice = Choice("model", length, count, siblings, of_exit)
         misses = ((again, choice), (bare, Choice("none", length, count)))
         speeds = [tokens_per_second(hit, miss) for miss, _ in misses]
         miss, on_miss = misses[speeds[1] > speeds[0]]
@@ -260,8 +286,3 @@ def _hits(rate: float, chances: Chances, length: int, siblings: int, per_pass: i
     begun = chances.gain(length, siblings) * chances.acceptance[0]
     begun = min(rate - opened, begun + whole * (1 - after) * (per_pass > 1))
     return Hits(rate - opened - begun, opened, begun)
-
-
-def _shape_of(plan: Plan) -> Shape:
-    choice = plan.after_hit or plan.choice
-    return (choice.num_hypotheses, choice.num_draft_tokens, choice.siblings)

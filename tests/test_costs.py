@@ -9,6 +9,7 @@ from runtime.costs import (
     Costs,
     Curve,
     Hits,
+    Span,
     Stage,
     autoregressive_s,
     bare_s,
@@ -162,8 +163,19 @@ def test_rounds_of_a_mirror() -> None:
     slow = Costs(TARGET, Curve((1,), (30.0,)), 3)
     assert (hit_s(slow, 2, 4), redraft_s(slow, 2, 4), bare_s(slow, 2)) == (30, 60, 30)
     # With an exit: 30 from the start, and the pass that it feeds after them.
-    assert hit_s(slow, 2, 4, late_passes=1) == 60
-    assert redraft_s(slow, 2, 4, late_passes=1) == 90
+    assert hit_s(slow, 2, 4, of_exit=2) == 60
+    assert redraft_s(slow, 2, 4, of_exit=2) == 90
+    # Where all hypotheses are the exit's, only its pass, after half of the target's run.
+    assert hit_s(slow, 2, 4, of_exit=4, hits=Hits(0.0, late=1.0)) == 30 + 16 / 2
+
+
+def test_what_the_exit_names_comes_before_further_passes_of_the_drafts_own() -> None:
+    costs = Costs(TARGET, Curve((1,), (4.0,)), exit_s=1.0)
+    # Own passes begin at 0, 4 and 8; at 11 the exit is there, so that its pass is from 12 to 16.
+    assert looking_ahead(costs, 20, (1, 1, 1, 1), late_s=4.0) == (Span(21, 16), 3)
+    assert hit_s(costs, 3, 2, of_exit=1, hits=Hits(0.0)) == 21
+    # A token a pass: of the exit's rollouts two of three are left to make.
+    assert hit_s(costs, 3, 2, of_exit=1, hits=Hits(0.0, late=0.5)) == 21 + 0.5 * 8
 
 
 def test_a_pass_of_a_look_ahead_begins_only_while_the_target_runs() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from runtime import Sampling, open_session
 from runtime.auto import Auto
 from runtime.branches import NO_BRANCHES, Branches
+from runtime.costs import look_ahead_rows
 from runtime.errors import UsageError
 from runtime.hypotheses import Source
 from runtime.planner import NOTHING, Choice
@@ -105,11 +106,27 @@ def test_where_nothing_is_to_be_followed_the_exit_is_not_read() -> None:
         write(target, followed, max_new_tokens=12)
         assert read == [False] + [True] * (len(read) - 1)
         read.clear()
-        planner = Scripted(NOTHING, Choice("model", 2, 4))
+        planner = Scripted(NOTHING, Choice("model", 2, 4, of_exit=4))
         settings: dict[str, Any] = {"sources": ("exit",), "early_exit": target}
         write(target, Auto(worker, planner, tokens_per_pass=3, **settings), max_new_tokens=12)
     # The prompt's own, and then by turns; the last one is of a proposal for which there is no room.
     assert read[:5] == [False, False, True, False, True]
+
+
+def test_the_planner_is_told_whether_the_exit_was_right_and_what_it_took() -> None:
+    target = Leaky(vocabulary=16, seed=2)
+    with working(TableDrafter(target, wrong, per_pass=3), target) as worker:
+        planner = Scripted(Choice("model", 2, 4, of_exit=2), Choice("model", 2, 4))
+        settings: dict[str, Any] = {"sources": ("runner-ups", "exit"), "early_exit": target}
+        write(target, Auto(worker, planner, tokens_per_pass=3, **settings), max_new_tokens=24)
+    followed = [each for each in planner.told if each.choice.num_hypotheses]
+    assert len(followed) > 4
+    for each in followed:
+        used = each.choice.of_exit > 0
+        assert (each.hit, each.by_exit) == (used, used)
+        assert bool(each.late) == used
+        assert len(each.ahead) == 1
+        assert not used or each.ahead[0] < look_ahead_rows(2, 4, 3)[0]
 
 
 def test_exits_change_no_text() -> None:

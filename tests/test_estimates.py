@@ -138,3 +138,15 @@ def test_what_is_not_looked_at_fades_and_a_new_text_halves() -> None:
     assert estimates.places[0].seen == pytest.approx(seen / 2)
     estimates.begin()
     assert estimates.places[0].seen == pytest.approx(seen / 4)
+
+
+def test_what_the_exit_names_counts_apart_from_what_the_draft_does() -> None:
+    estimates = Estimates(2)
+    for _ in range(200):
+        estimates.learn_hit(4, is_hit=True, of_exit=2)
+        estimates.learn_hit(4, is_hit=False)
+        estimates.learn_exit(is_named=True)
+    assert estimates.hit_rate(4, 0.5, of_exit=2) > 0.8
+    assert estimates.hit_rate(4, 0.5) < 0.2
+    assert estimates.hit_rate(2, 0.5) == 0.5
+    assert estimates.exits.at() > 0.9

@@ -155,3 +155,26 @@ def test_a_draft_that_was_never_called_goes_with_the_target() -> None:
     following.follow()
     assert following.alone.draft(16) == pytest.approx(0.8 * 60)
     assert following.ratio("autoregressive") == pytest.approx(1.0)
+
+
+def test_reading_the_exit_is_no_slower_target() -> None:
+    costs = Costs(CURVE, Curve((1,), (0.5,)), prefix_share=0.5, exit_s=0.25)
+    following = Following(costs)
+    for _ in range(20):
+        following.learn(
+            "mirror, exit",
+            rows=4,
+            target_s=10 * (1.3 + 0.25),
+            drafted=(),
+            ahead=(5,),
+            late=(5,),
+            has_exit=True,
+            draft_seconds=10.0,
+            seconds=10 * (1.3 + 0.25),
+        )
+    following.follow()
+    assert following.beside.target(4) == pytest.approx(13.0)
+    assert following.beside.draft(5) == pytest.approx(5.0)
+    assert following.beside.exit_s == pytest.approx(2.5)
+    assert following.ratio("mirror, exit") == pytest.approx(1.0, rel=0.01)
+    assert following.ratio("mirror") == 1.0

@@ -8,9 +8,10 @@ import pytest
 from runtime import Sampling, open_session, strategies
 from runtime.costs import Costs
 from runtime.errors import UsageError
-from runtime.limits import Limits, limits_of
+from runtime.limits import Limits, exits_of, limits_of
 from runtime.planner import Choice, Planner
 from runtime.settings import settle
+from runtime.ways import ALL, HALF, NO_EXIT
 from tests.test_settings import ASKED
 
 
@@ -52,6 +53,12 @@ def test_hypotheses(asked: int, numbers: tuple[int, ...]) -> None:
 )
 def test_leaves(asked: int, numbers: tuple[int, ...]) -> None:
     assert limits(num_siblings=asked).siblings == numbers
+
+
+def test_the_exit_names_what_sources_leave_to_it() -> None:
+    assert exits_of(("bonus", "masks")) == (NO_EXIT,)
+    assert exits_of(("bonus", "exit")) == (NO_EXIT, HALF)
+    assert exits_of(("exit",)) == (ALL,)
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from runtime.costs import Costs, Curve
+from runtime.costs import Costs, Curve, together
 from runtime.planner import FIRST_ALONE, NOTHING, READ_FOR, Choice, Planner, Round, Source
+from runtime.ways import ALL, HALF, NO_EXIT
 
 # A target that verifies nearly for nothing and a draft of its own that is as fast again.
 CHEAP = Costs(Curve((1, 9), (1.0, 1.08)), Curve((1, 100), (0.4, 0.5)), 5, 1.05, 1.05)
@@ -124,6 +126,51 @@ def test_no_more_hypotheses_than_given(most: Sequence[int], count: int) -> None:
         planner.learn(alone())
     choice = agreeing(planner).choose(100, 0)
     assert (choice.source, choice.num_draft_tokens, choice.num_hypotheses) == ("model", 3, count)
+
+
+def with_exit(costs: Costs, *, of_exit: int, is_named: bool) -> Planner:
+    """A planner of a draft that breaks after a token or two, where the exit is, or is not, right.
+
+    of_exit: of four hypotheses.
+    """
+    exits = (ALL,) if of_exit == 4 else (NO_EXIT, HALF)
+    planner = Planner(costs, sources=("model",), hypotheses=(4,), most_draft_tokens=4, exits=exits)
+    for _ in range(FIRST_ALONE):
+        planner.learn(alone())
+    agreeing(planner, place=2, rank=9)
+    choice = Choice("model", 4, 4, of_exit=of_exit)
+    times: dict[str, Any] = {"draft_s": 0.9, "ahead": (20,), "late": (15,)}
+    now = planner._costs.beside
+    target_s = together(now, now.target(5), 0.4, late_s=0.4, has_exit=True).target_s
+    for _ in range(30):
+        told = Round(choice, target_s, target_s, 4, 4, 1, rank=9, hit=is_named, by_exit=is_named)
+        planner.learn(replace(told, **times))
+    planner.begin()
+    return planner
+
+
+@pytest.mark.parametrize(
+    ("exit_s", "is_named", "used"),
+    [(0.02, True, 2), (0.02, False, 0), (3.0, True, 0)],
+)
+def test_an_exit_is_read_where_it_is_cheap_and_often_right(
+    exit_s: float, used: int, *, is_named: bool
+) -> None:
+    planner = with_exit(replace(CHEAP, exit_s=exit_s), of_exit=2, is_named=is_named)
+    choice = planner.choose(100, 0, rollout=4)
+    assert (choice.kind, choice.of_exit) == ("mirror", used)
+    assert ("2 of them the exit's" in planner.explain()) == (used > 0)
+    again = with_exit(replace(CHEAP, exit_s=exit_s), of_exit=2, is_named=is_named)
+    assert again.choose(100, 0, rollout=4) == choice
+
+
+def test_where_the_exit_is_the_only_source_it_names_all() -> None:
+    planner = with_exit(replace(CHEAP, exit_s=0.02), of_exit=4, is_named=True)
+    assert planner.choose(100, 0, rollout=4).of_exit == 4
+
+
+def test_without_an_exit_none_is_chosen() -> None:
+    assert agreeing(warmed_up(CHEAP)).choose(100, 0, rollout=4).of_exit == 0
 
 
 def test_leaves_where_rows_are_cheap_and_the_first_runner_up_is_often_right() -> None:

@@ -56,8 +56,11 @@ class Adversary:
 class Dice(Planner):
     """Chooses each round at random, up to given numbers."""
 
-    def __init__(self, seed: int, *, draft_tokens: int, hypotheses: int, siblings: int) -> None:
+    def __init__(
+        self, seed: int, *, draft_tokens: int, hypotheses: int, siblings: int, of_exit: int = 0
+    ) -> None:
         super().__init__(UNMEASURED)
+        self._of_exit = of_exit
         self._draw = np.random.default_rng(seed)
         self._most = draft_tokens, hypotheses, siblings
 
@@ -69,10 +72,11 @@ class Dice(Planner):
             return NOTHING
         followed = int(self._draw.choice([0, hypotheses]))
         leaves = int(self._draw.choice([0, siblings]))
+        named = int(self._draw.choice([0, self._of_exit])) if followed and self._of_exit else 0
         choices = [
             NOTHING,
             Choice("none", count, hypotheses),
             Choice("lookup", count),
-            *[Choice("model", count, followed, leaves)] * 3,
+            *[Choice("model", count, followed, leaves, named)] * 3,
         ]
         return choices[int(self._draw.integers(len(choices)))]

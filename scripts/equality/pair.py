@@ -15,6 +15,7 @@ from runtime.drafter import Drafter, LookupDrafter
 from runtime.early_exit import EarlyExit
 from runtime.engine import decode
 from runtime.flavours import choose_graph, open_exit_head, open_graph
+from runtime.limits import exits_of
 from runtime.manifest import Manifest
 from runtime.metrics import Metrics
 from runtime.models import tree_bound
@@ -158,18 +159,21 @@ class Pair:
 
     def _planner(self, setting: Setting, seed: int, siblings: int) -> Planner:
         """One that knows nothing of this machine, or none at all."""
+        exits = exits_of(setting.sources)
         if setting.strategy == "dice":
             return Dice(
                 seed,
                 draft_tokens=setting.num_draft_tokens,
                 hypotheses=setting.num_hypotheses,
                 siblings=siblings,
+                of_exit=setting.num_hypotheses // exits[-1] if exits[-1] else 0,
             )
         return Planner(
             replace(UNMEASURED, tokens_per_pass=self._per_pass(setting.draft)),
             most_draft_tokens=setting.num_draft_tokens,
             hypotheses=(setting.num_hypotheses,),
             siblings=sorted({0, siblings}),
+            exits=exits,
         )
 
     def _per_pass(self, draft: str) -> int:
