@@ -89,15 +89,20 @@ class Auto(Mirror):
 
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """As the others; the planner begins a text too."""
+        self._reads = self._reads_at_once
         super().begin(prompt, sampling, metrics)
-        self._reads = not self._in_turn or not self._worker.has_draft
-        if self._reads and self._in_turn:  # a fresh draft starts only where one is told of a text
-            self._start(prompt)
         self._round: _Begun | None = None
         self._copies = Copies(MOST_MATCHED)
         self._copies.add(prompt.tolist())
-        self._planner.begin(unread=len(prompt) if self._in_turn else 0)
+        unread = 0 if self._reads else len(prompt)
+        self._planner.begin(unread=unread, is_waited_for=self._in_turn)
         metrics.explain = self._planner.explain
+
+    @property
+    def _reads_at_once(self) -> bool:
+        """Also where the draft is gone, for a fresh one starts only where one is told of a text."""
+        is_wanted = not self._in_turn and self._planner.wants_draft
+        return is_wanted or not self._worker.has_draft
 
     def propose(self, room: int) -> Proposal:
         """What the round that the planner chooses is to verify."""
@@ -150,23 +155,32 @@ class Auto(Mirror):
     def _of_the_draft(self, begun: _Begun, rollout: Draft) -> Proposal:
         """The rollout's guesses or new ones, where the round is to have any."""
         choice = begun.choice
-        if choice.source != "model":
-            return NOTHING
-        self._guesses = rollout.guesses or self._draft(begun)
-        if not self._guesses:  # the draft reads still, or is gone
+        if choice.source == "model":
+            self._guesses = rollout.guesses or self._draft(begun)
+            is_there = len(self._guesses) > 0
+        else:
+            is_there = choice.num_hypotheses == 0 or self._has_read()
+        if not is_there:  # the draft reads still, or is gone
             begun.choice = ALONE
             self._num_hypotheses = self._of_exit = 0
         return with_siblings(self._guesses[: choice.num_draft_tokens], choice.siblings)
 
+    def _has_read(self) -> bool:
+        """Whether the draft can be asked; from now on it reads the text."""
+        if not self._reads:
+            self._start(self._text)
+            self._reads = True
+        if not self._in_turn:
+            return self._worker.ready()
+        with self._metrics.waiting():
+            return self._worker.wait_read()
+
     def _draft(self, begun: _Begun) -> Sequence[Guess]:
         """New guesses, waited for; none while the draft reads beside the target."""
         count = begun.choice.num_draft_tokens
+        if not self._has_read():
+            return ()
         with self._metrics.waiting():
-            if not self._reads:
-                self._start(self._text)
-                self._reads = True
-            if not (self._worker.wait_read() if self._in_turn else self._worker.ready()):
-                return ()
             if not self._is_warm:  # the first pass of a shape binds its buffers, and costs more
                 self._is_warm = True
                 self._worker.propose(count)

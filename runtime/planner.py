@@ -30,6 +30,7 @@ DRAFTED: tuple[Kind, ...] = ("speculative", "mirror")
 FIRST_ALONE = 2  # rounds that begin a session: what the target alone takes must be known
 PLANNED_AFTER_TRIAL = 4  # rounds until the next look at everything
 PLANNED_FOR, PLANNED_LONGEST = 8, 16  # otherwise, doubled while looks change nothing
+DECIDED = 64  # of a session, after which it is known whether the draft is of use
 KNOWN, SAMPLED = 16, 4  # after so many rounds of a choice each fourth tells what it costs
 LEAST_CHANGE = 0.02  # how seldom, at the least, rounds after hits and after misses alternate
 READ_FOR = 128  # tokens that are to come, over which reading is spread
@@ -98,19 +99,26 @@ class Planner:
         self._pause = PLANNED_FOR
         self._has_draft = True
 
-    def begin(self, *, unread: int = 0) -> None:
+    def begin(self, *, unread: int = 0, is_waited_for: bool = False) -> None:
         """A new text: what the one before showed weighs less.
 
-        unread: tokens of it that the draft reads when it is first asked, while the target waits.
+        unread: tokens of it that the draft reads only when it is asked. is_waited_for: the target
+        waits meanwhile; else it is slowed down.
         """
         self.estimates.begin()
-        self._unread = unread
+        slowdown = self._costs.alone.target_slowdown
+        self._unread = unread if is_waited_for else round(unread * (1 - 1 / slowdown))
         self._looks_at, self._pause = self._rounds, PLANNED_FOR
 
     def draft_is(self, *, there: bool) -> None:
         """Whether there is a draft now; without one, nothing is planned or tried with it."""
         if there != self._has_draft:
             self._has_draft, self._looks_at = there, self._rounds
+
+    @property
+    def wants_draft(self) -> bool:
+        """Whether the draft is likely to be asked in the next text, as far as is known."""
+        return self._kind in DRAFTED or self._rounds < DECIDED
 
     def choose(self, room: int, lookup_match_length: int, *, rollout: int = 0) -> Choice:
         """What the next round is to be, with at most `room` proposed tokens.

@@ -93,8 +93,13 @@ class Speculative:
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """The draft reads the prompt beside the target, or rests until its turn."""
         self._text, self._sampling, self._metrics = prompt, sampling, metrics
-        if not self._in_turn:
+        if self._reads_at_once:
             self._start(prompt)
+
+    @property
+    def _reads_at_once(self) -> bool:
+        """Whether the draft reads the prompt while the target does."""
+        return not self._in_turn
 
     def propose(self, room: int) -> Proposal:
         """Wait for the draft, except while there is none or it reads beside the target."""

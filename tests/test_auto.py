@@ -46,6 +46,11 @@ class Scripted(Planner):
         self.copied: list[tuple[int, int, int]] = []
         self.guessed: list[tuple[int, int, int | None]] = []
         self.has_draft: list[bool] = []
+        self.wants = True
+
+    @property
+    def wants_draft(self) -> bool:
+        return self.wants
 
     def draft_is(self, *, there: bool) -> None:
         self.has_draft.append(there)
@@ -178,17 +183,24 @@ def test_lookup_and_what_it_would_have_given() -> None:
     assert not worker.work.runs or all(run.name == "read" for run in worker.work.runs)
 
 
-def test_in_turn_the_draft_reads_nothing_until_it_is_wanted() -> None:
+@pytest.mark.parametrize("in_turn", [True, False])
+@pytest.mark.parametrize("wanted", [Choice("model", 2), Choice("none", 2, 1)])
+def test_a_draft_reads_nothing_until_it_is_wanted(wanted: Choice, *, in_turn: bool) -> None:
     target = speaking(range(1, 15), vocabulary=20)
     with working(TableDrafter(target, right), target) as worker:
-        strategy, _ = auto(worker, NOTHING, NOTHING, Choice("model", 2), in_turn=True)
+        strategy, planner = auto(worker, NOTHING, NOTHING, wanted, in_turn=in_turn)
+        planner.wants = False
         runs: list[int] = []
         target.meanwhile = lambda: runs.append(worker.work.passes)
         written = write(target, strategy, max_new_tokens=9)
         assert worker.error is None
     assert written.tokens == tuple(range(1, 10))
     assert runs[:3] == [0, 0, 0]
-    assert target.proposals == [(), (), (), (4, 5), (), (), ()]
+    if wanted.source == "model":
+        assert target.proposals == [(), (), (), (4, 5), (), (), ()]
+    else:
+        assert planner.told[2].hit
+        assert not any(each.ahead or each.drafted for each in planner.told[:2])
 
 
 def test_without_a_draft_the_planner_is_told_that_the_target_was_alone() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runtime.costs import Costs, Curve, together
-from runtime.planner import FIRST_ALONE, NOTHING, READ_FOR, Choice, Planner, Round, Source
+from runtime.planner import DECIDED, FIRST_ALONE, NOTHING, READ_FOR, Choice, Planner, Round, Source
 from runtime.ways import ALL, HALF, NO_EXIT
 
 # A target that verifies nearly for nothing and a draft of its own that is as fast again.
@@ -265,7 +265,7 @@ def test_what_a_draft_must_read_first_is_spread_over_what_is_to_come() -> None:
     promised = []
     for unread in (0, 300):
         planner = warmed_up(CHEAP)
-        planner.begin(unread=unread)
+        planner.begin(unread=unread, is_waited_for=True)
         planner.choose(100, 0)
         promised.append({plan.choice.kind: plan for plan in planner._plans})
     at_once, later = promised
@@ -274,6 +274,17 @@ def test_what_a_draft_must_read_first_is_spread_over_what_is_to_come() -> None:
     for kind in ("speculative", "mirror"):
         more = 1 / later[kind].speed - 1 / at_once[kind].speed
         assert more == pytest.approx(reading_s / READ_FOR)
+
+
+@pytest.mark.parametrize(("costs", "wants"), [(DEAR, False), (CHEAP, True)])
+def test_a_draft_that_is_of_no_use_is_not_wanted_any_more(costs: Costs, *, wants: bool) -> None:
+    planner = agreeing(warmed_up(costs))
+    for _ in range(FIRST_ALONE, DECIDED):
+        assert planner.wants_draft
+        planner.choose(100, 0)
+        planner.learn(alone())
+    planner.choose(100, 0)
+    assert planner.wants_draft is wants
 
 
 def test_a_trial_counts_what_the_draft_read_for_it() -> None:
