@@ -28,18 +28,29 @@ def text_bytes(manifest: Manifest) -> int:
 
 
 def session_bytes(
-    manifest: Manifest, graph: Graph, role: Role, *, context: int, provider: str
+    manifest: Manifest,
+    graph: Graph,
+    role: Role,
+    *,
+    context: int,
+    provider: str,
+    leaves_early: bool = False,
 ) -> int:
-    """What a session on a role's `graph` takes at most, its cache of `context` tokens filled."""
+    """What a session on a role's `graph` takes at most, its cache of `context` tokens filled.
+
+    leaves_early: in the two parts of its early exit, which share weights and cache, with the head.
+    """
     geometry = role.geometry
     weights, head = _weights_bytes(manifest, graph, role)
     files = max(1, len(graph.rows))
     compiled = PROVIDERS[provider].package is not None
     share = COMPILED_SHARES[graph.precision] if compiled else LOADED_SHARE
     widest = ROWS * (8 * geometry.hidden + 4 * geometry.intermediate) * 4
+    exit_ = widest + 2 * SESSION_BYTES + _exit_bytes(manifest, graph) if leaves_early else 0
     return (
         int(files * (share * weights + head + SESSION_BYTES))
         + widest
+        + exit_
         + cache_bytes(graph, geometry, context)
     )
 
@@ -79,6 +90,30 @@ def _weights_bytes(manifest: Manifest, graph: Graph, role: Role) -> tuple[int, i
     Of a file that two models share, the part of this one: their tables of tokens are one. A head
     about some tokens takes their rows of the table when the graph is loaded.
     """
+    rows = manifest.files[role.head_tokens].bytes // 4 if role.head_tokens else 0
+    each, copied = role.geometry.weights, rows * role.geometry.hidden
+    stored, numbers = _stored(manifest, graph, role)
+    return stored * each // numbers, stored * copied // numbers
+
+
+def _exit_bytes(manifest: Manifest, graph: Graph) -> int:
+    """The head of the target's early exit: a copy of the rows it is about, and a tuned lens.
+
+    It is about the tokens that a draft's head is about.
+    """
+    geometry, draft = manifest.target.geometry, manifest.draft
+    tokens = draft.head_tokens if draft else None
+    rows = manifest.files[tokens].bytes // 4 if tokens else geometry.vocabulary
+    stored, numbers = _stored(manifest, graph, manifest.target)
+    lens = geometry.hidden**2 * REAL_BYTES.get(graph.precision, 4)
+    return stored * rows * geometry.hidden // numbers + lens
+
+
+def _stored(manifest: Manifest, graph: Graph, role: Role) -> tuple[int, int]:
+    """The weights beside a graph and the graph itself, in bytes and in numbers.
+
+    Of each model whose graphs lie there, `role`'s and others: their table of tokens counts once.
+    """
     geometry = role.geometry
     folder = PurePosixPath(graph.file).parent
     stored = sum(
@@ -93,11 +128,8 @@ def _weights_bytes(manifest: Manifest, graph: Graph, role: Role) -> tuple[int, i
         if role is not None
         and any(PurePosixPath(each.file).parent == folder for each in role.graphs.values())
     }
-    table = geometry.vocabulary * geometry.hidden
     layers = sum(each.weights - each.vocabulary * each.hidden for each in sharing)
-    rows = manifest.files[role.head_tokens].bytes // 4 if role.head_tokens else 0
-    own, copied = geometry.weights, rows * geometry.hidden
-    return stored * own // (table + layers), stored * copied // (table + layers)
+    return stored, geometry.vocabulary * geometry.hidden + layers
 
 
 def _free_bytes(root: Path) -> int | None:

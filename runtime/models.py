@@ -198,18 +198,22 @@ class Models:
 
     def _check_target(self) -> int:
         """How many bytes the target and its tokenizer take; UsageError when there are too few."""
-        needed = memory.text_bytes(self.manifest) + self._target_bytes(context=self.context)
+        needed = memory.text_bytes(self.manifest)
+        needed += self._target_bytes(
+            context=self.context, leaves_early=self._exit_layer() is not None
+        )
         if short := memory.shortage(needed, memory.available_bytes()):
             raise self._too_large(short)
         return needed
 
-    def _target_bytes(self, *, context: int) -> int:
+    def _target_bytes(self, *, context: int, leaves_early: bool = False) -> int:
         return memory.session_bytes(
             self.manifest,
             self._graph,
             self.manifest.target,
             context=context,
             provider=self.settings.provider,
+            leaves_early=leaves_early,
         )
 
     def _too_large(self, reason: str) -> UsageError:

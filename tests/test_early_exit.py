@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime import Sampling, open_session
+from runtime import Sampling, memory, open_session
 from runtime.auto import Auto
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.costs import look_ahead_rows
@@ -212,6 +212,16 @@ def test_a_strategy_that_does_not_listen_has_no_exit_read(with_exit: Path, tmp_p
             "".join(session.generate("the other text", Sampling(), max_new_tokens=8))
             assert session._models.early_exit is exit_
             assert bool(read) is is_read
+
+
+def test_the_exit_needs_room_too(
+    with_exit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 60_000_000)
+    settings: dict[str, Any] = {"draft": "lookup", "cache_dir": tmp_path, "threads": 1}
+    open_session(with_exit, **settings).close()
+    with pytest.raises(UsageError, match=r"does not fit: about 0\.08 GB"):
+        open_session(with_exit, hypothesis_sources=["exit"], **settings)
 
 
 def test_an_exit_that_is_not_there_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -82,6 +82,29 @@ def test_a_head_about_some_tokens_takes_their_rows_beside_the_table() -> None:
     assert needed(replace(whole, files=files, target=short)) == needed(whole) + copied
 
 
+def early(found: Manifest) -> int:
+    """What leaving the target early adds."""
+    (graph,) = found.target.graphs.values()
+    settings: dict[str, Any] = {"context": 256, "provider": "CPU"}
+    left = memory.session_bytes(found, graph, found.target, leaves_early=True, **settings)
+    return left - needed(found)
+
+
+@pytest.mark.parametrize(("precision", "real"), [("int8", 4), ("fp32", 4), ("fp16", 2)])
+def test_a_target_that_is_left_early_takes_a_second_graph_and_a_head(
+    precision: str, real: int
+) -> None:
+    rows = memory.ROWS * (8 * 64 + 4 * 96) * 4
+    sessions = 2 * memory.SESSION_BYTES + rows + 64 * 64 * real
+    found = manifest(precision)
+    assert early(found) == sessions + 1_000_005 * 271 * 64 // GEOMETRY.weights
+    files = {**found.files, "draft/head-tokens.npy": FileEntry("0" * 64, 4 * 40)}
+    # A draft of its own folder: the weights beside the target's graphs are the target's.
+    draft = Role(replace(GEOMETRY, layers=1), {}, [2], head_tokens="draft/head-tokens.npy")
+    short = replace(found, files=files, draft=draft)
+    assert early(short) == sessions + 1_000_005 * 40 * 64 // GEOMETRY.weights
+
+
 def test_a_portable_graph_is_loaded_for_each_number_of_rows() -> None:
     files = {"4": "target/int8/fused.onnx", "64": "target/int8/fused.onnx"}
     portable = manifest(rows=files, context=64)
