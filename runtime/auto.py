@@ -159,13 +159,13 @@ class Auto(Mirror):
             self._guesses = rollout.guesses or self._draft(begun)
             is_there = len(self._guesses) > 0
         else:
-            is_there = choice.num_hypotheses == 0 or self._has_read()
+            is_there = choice.num_hypotheses == 0 or self._has_read(begun)
         if not is_there:  # the draft reads still, or is gone
             begun.choice = ALONE
             self._num_hypotheses = self._of_exit = 0
         return with_siblings(self._guesses[: choice.num_draft_tokens], choice.siblings)
 
-    def _has_read(self) -> bool:
+    def _has_read(self, begun: _Begun) -> bool:
         """Whether the draft can be asked; from now on it reads the text."""
         if not self._reads:
             self._start(self._text)
@@ -173,20 +173,26 @@ class Auto(Mirror):
         if not self._in_turn:
             return self._worker.ready()
         with self._metrics.waiting():
-            return self._worker.wait_read()
+            is_there = self._worker.wait_read()
+        self._has_waited(begun)
+        return is_there
+
+    def _has_waited(self, begun: _Begun) -> None:
+        """What the draft did so far is no part of such a round."""
+        now = self._metrics.clock()
+        begun.reading_s, begun.started = begun.reading_s + now - begun.started, now
+        begun.passes = self._metrics.draft.passes
 
     def _draft(self, begun: _Begun) -> Sequence[Guess]:
         """New guesses, waited for; none while the draft reads beside the target."""
         count = begun.choice.num_draft_tokens
-        if not self._has_read():
+        if not self._has_read(begun):
             return ()
         with self._metrics.waiting():
             if not self._is_warm:  # the first pass of a shape binds its buffers, and costs more
                 self._is_warm = True
                 self._worker.propose(count)
-            started = self._metrics.clock()  # reading is no part of such a round
-            begun.reading_s, begun.started = started - begun.started, started
-            begun.passes = self._metrics.draft.passes
+                self._has_waited(begun)
             has_next = self._num_hypotheses > 0
             begun.drafted = drafting_rows(
                 count,
