@@ -167,21 +167,22 @@ class Auto(Mirror):
 
     def _has_read(self, begun: _Begun) -> bool:
         """Whether the draft can be asked; from now on it reads the text."""
-        if not self._reads:
+        is_new = not self._reads
+        if is_new:
             self._start(self._text)
             self._reads = True
-        if not self._in_turn:
-            return self._worker.ready()
         with self._metrics.waiting():
-            is_there = self._worker.wait_read()
-        self._has_waited(begun)
-        return is_there
-
-    def _has_waited(self, begun: _Begun) -> None:
-        """What the draft did so far is no part of such a round."""
+            if not (self._worker.wait_read() if self._in_turn else self._worker.ready()):
+                return False
+            if is_new or not self._is_warm:
+                # A short text is read only now, and the first pass of a shape binds its buffers.
+                self._is_warm = True
+                self._worker.propose(1)
+        # All that is no part of such a round.
         now = self._metrics.clock()
-        begun.reading_s, begun.started = begun.reading_s + now - begun.started, now
+        begun.reading_s, begun.started = now - begun.started, now
         begun.passes = self._metrics.draft.passes
+        return True
 
     def _draft(self, begun: _Begun) -> Sequence[Guess]:
         """New guesses, waited for; none while the draft reads beside the target."""
@@ -189,10 +190,6 @@ class Auto(Mirror):
         if not self._has_read(begun):
             return ()
         with self._metrics.waiting():
-            if not self._is_warm:  # the first pass of a shape binds its buffers, and costs more
-                self._is_warm = True
-                self._worker.propose(count)
-                self._has_waited(begun)
             has_next = self._num_hypotheses > 0
             begun.drafted = drafting_rows(
                 count,

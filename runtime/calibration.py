@@ -43,6 +43,10 @@ UNMEASURED = Costs(
     exit_s=0.1,
     is_guess=True,
 )
+# On the same cores each takes half from the other: nobody need hope for less.
+UNMEASURED_IN_TURN = dataclasses.replace(
+    UNMEASURED, target_slowdown=2.0, draft_slowdown=2.0, is_guess=False
+)
 
 
 class Calls(Protocol):

@@ -5,7 +5,7 @@ from typing import Any
 
 from runtime.auto import Auto
 from runtime.calibrating import Pair
-from runtime.calibration import UNMEASURED, read_costs
+from runtime.calibration import UNMEASURED, UNMEASURED_IN_TURN, read_costs
 from runtime.costs import Costs
 from runtime.limits import Limits, exits_of, limits_of
 from runtime.models import Models
@@ -129,4 +129,5 @@ class Strategies:
         known = None
         if models.devices is None:  # else the clock is another one
             known = read_costs(pair.costs_path(models.probes, models.layout))
-        return known or replace(UNMEASURED, tokens_per_pass=models.draft_tokens_per_pass or 1)
+        unknown = UNMEASURED_IN_TURN if models.layout.sharing == "in turn" else UNMEASURED
+        return known or replace(unknown, tokens_per_pass=models.draft_tokens_per_pass or 1)
