@@ -38,7 +38,7 @@ def open_session(
     model: str | Path = "smollm2-135m",
     *,
     draft_model: str | Path | None = None,
-    precision: str = "int8",
+    precision: str | None = None,
     draft: str | None = None,
     strategy: str | None = None,
     num_draft_tokens: int | None = None,
@@ -51,10 +51,14 @@ def open_session(
     context_length: int | None = None,
     threads: int | None = None,
     draft_threads: int | None = None,
-    device: str = "CPU",
-    draft_device: str = "CPU",
-    execution_provider: str = "CPU",
+    device: str | None = None,
+    draft_device: str | None = None,
+    execution_provider: str | None = None,
     draft_execution_provider: str | None = None,
+    ep_libraries: Mapping[str, str | Path] | None = None,
+    provider_options: Mapping[str, str] | None = None,
+    draft_provider_options: Mapping[str, str] | None = None,
+    allow_cpu_fallback: bool = False,
     cache_dir: str | Path | None = None,
     offline: bool = False,
     verify: bool = False,
@@ -76,6 +80,10 @@ def open_session(
     num_draft_tokens, num_siblings and num_hypotheses are the most that it may choose, by default 8,
     4 and 16; num_copied_tokens and after_miss are refused. context_length:
     tokens, at most the model's own. threads, draft_threads: by default the cores are shared out.
+    device, draft_device: CPU, GPU, GPU:1 or NPU, by the best provider; execution_provider and
+    draft_execution_provider name one. ep_libraries: files of providers, by name. provider_options,
+    draft_provider_options: by key, see docs/providers.md. allow_cpu_fallback: operators that a
+    provider does not take run on the CPU, which `progress` is told, and are no error.
     verify: hash also the files that are unchanged since they were last hashed.
     emulate: a device profile's name or file; every time is then one of its devices', see
     docs/emulation.md. time_scale: how much slower than there the time goes here; by default
@@ -83,8 +91,7 @@ def open_session(
     Raises UsageError for settings that do not go together, ProviderError for a device that cannot
     be used, BundleError or BuildError when there is no bundle to be had.
     """
-    providers.check_device("target", device)
-    providers.check_device("draft", draft_device)
+    say = progress or (lambda _line: None)
     settings = settle(
         precision=precision,
         draft=draft,
@@ -100,15 +107,20 @@ def open_session(
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
+        device=device,
+        draft_device=draft_device,
         execution_provider=execution_provider,
         draft_execution_provider=draft_execution_provider,
+        ep_libraries=ep_libraries,
+        provider_options=provider_options,
+        draft_provider_options=draft_provider_options,
+        report=say if allow_cpu_fallback else None,
         draft_time_limit_s=draft_time_limit_s,
     )
     devices = emulated_devices(emulate, time_scale)
     cache = (
         path("cache_dir", cache_dir) if cache_dir else default_cache_dir(os.environ, sys.platform)
     )
-    say = progress or (lambda _line: None)
 
     def locate(name: str | Path) -> Manifest:
         named = name if isinstance(name, str) else path("model", name)
@@ -186,7 +198,7 @@ class Session:
         return {
             "model": models.manifest.name,
             "bundle": str(models.manifest.folder),
-            "precision": models.settings.precision,
+            "precision": models.precision,
             "strategy": self.strategy,
             "draft": models.draft,
             "draft_model": models.draft_manifest.name if models.draft == "model" else None,
@@ -272,9 +284,9 @@ class Session:
     @property
     def _providers(self) -> dict[str, str]:
         models = self._models
-        names = {"target": providers.PROVIDERS[models.settings.provider].ep_name}
+        names = {"target": providers.PROVIDERS[models.settings.place.provider].ep_name}
         if models.draft == "model" and self.strategy != "autoregressive":
-            names["draft"] = providers.PROVIDERS[models.settings.draft_provider].ep_name
+            names["draft"] = providers.PROVIDERS[models.settings.draft_place.provider].ep_name
         return names
 
     def _write(

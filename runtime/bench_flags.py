@@ -16,7 +16,13 @@ from runtime.chat_flags import (
     add_trace,
     integer,
 )
-from runtime.chat_options import OF_A_DRAFT_MODEL, OPEN_SETTINGS, chosen_sampling, read_flags
+from runtime.chat_options import (
+    OF_A_DRAFT_MODEL,
+    OPEN_SETTINGS,
+    chosen_sampling,
+    flag_of,
+    read_flags,
+)
 from runtime.errors import UsageError
 from runtime.parser import new_parser
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
@@ -120,8 +126,7 @@ def parse(argv: Sequence[str]) -> Options:
     for name in OF_A_DRAFT_MODEL:
         if getattr(flags, name) and all(way.draft != "model" for way in flags.strategies):
             raise UsageError(
-                f"--{name.replace('_', '-')} is for a draft model, but no strategy uses one: "
-                "drop one of them."
+                f"{flag_of(name)} is for a draft model, but no strategy uses one: drop one of them."
             )
     check_rounds(**{name: getattr(flags, name) for name in OF_ROUNDS})
     for way in flags.strategies:

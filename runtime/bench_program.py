@@ -92,7 +92,12 @@ class _Bench:
         from runtime.calibrating import calibrate, described, pair_of
 
         found = self._located(options)
-        pair = pair_of(found[options.model], found.get(options.open["draft_model"]), options.open)
+        pair = pair_of(
+            found[options.model],
+            found.get(options.open["draft_model"]),
+            options.open,
+            report=self._tell,
+        )
         cache = options.open["cache_dir"] or default_cache_dir(os.environ, sys.platform)
         for sharing in pair.sharings:
             costs = calibrate(pair, sharing, folder=cache / "probes", say=self._tell)

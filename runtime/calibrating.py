@@ -21,11 +21,17 @@ from runtime.exit_head import ExitHead
 from runtime.flavours import choose_graph, open_exit_head, open_graph
 from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest
+from runtime.places import find_places, usual_precision
 from runtime.probe import machine_key
+from runtime.providers import Place, as_place
 from runtime.split_session import SplitSession
 
 CONTEXT = 512  # tokens, of the sessions that are timed
 PARTS_ROWS, PARTS_CALLS = 8, 12
+OF_PLACES = (
+    *("device", "draft_device", "execution_provider", "draft_execution_provider"),
+    *("ep_libraries", "provider_options", "draft_provider_options"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,8 @@ class Pair:
     target: Manifest
     draft: Manifest | None
     precision: str | None = None
-    provider: str = "CPU"
-    draft_provider: str = "CPU"
+    provider: str | Place = "CPU"
+    draft_provider: str | Place = "CPU"
     threads: int | None = None
     draft_threads: int | None = None
     draft_tokens_per_pass: int | None = None
@@ -51,7 +57,7 @@ class Pair:
         """The ways in which the two can share the machine."""
         if self.draft is None:
             return ("alone",)
-        same = self.draft_provider == self.provider
+        same = as_place(self.draft_provider).same_device(as_place(self.provider))
         return ("at once", "in turn") if same else ("at once",)
 
     def layout(self, sharing: Sharing) -> Layout:
@@ -68,7 +74,7 @@ class Pair:
         target = machine_key(
             self.target.folder,
             self.target.folder / self.graph.file,
-            self.provider,
+            as_place(self.provider).key,
             layout.threads,
         )
         parts = [target, *map(str, dataclasses.astuple(layout))]
@@ -78,7 +84,7 @@ class Pair:
                 machine_key(
                     self.draft.folder,
                     self.draft.folder / graph.file,
-                    self.draft_provider,
+                    as_place(self.draft_provider).key,
                     layout.draft_threads,
                 ),
                 str(tokens_per_pass(self.draft, self.draft_tokens_per_pass)),
@@ -88,19 +94,31 @@ class Pair:
         )
 
 
-def pair_of(model: Path, draft_model: Path | None, settings: Mapping[str, Any]) -> Pair:
+def pair_of(
+    model: Path,
+    draft_model: Path | None,
+    settings: Mapping[str, Any],
+    *,
+    report: Callable[[str], None] | None = None,
+) -> Pair:
     """The pair in one or two bundles; `settings` by the names of `runtime.open_session`.
 
-    Raises BundleError for what is no bundle, ProviderError for a provider that cannot be used.
+    report: is told which operators run on the CPU instead of the device asked for.
+    Raises UsageError for settings that cannot be meant, BundleError for what is no bundle,
+    ProviderError for a provider that cannot be used.
     """
+    place, draft_place = find_places(
+        **{name: settings[name] for name in OF_PLACES},
+        report=report if settings["allow_cpu_fallback"] else None,
+    )
     target = Manifest.load(model)
     draft = target if draft_model is None else Manifest.load(draft_model)
     return Pair(
         target,
         draft if draft is not target or target.draft is not None else None,
-        settings["precision"],
-        providers.find("target", settings["execution_provider"] or "CPU"),
-        providers.find("draft", settings["draft_execution_provider"] or "CPU"),
+        usual_precision(settings["precision"], place),
+        place,
+        draft_place,
         settings["threads"],
         settings["draft_threads"],
         settings["draft_tokens_per_pass"],

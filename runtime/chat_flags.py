@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from runtime.device_flags import add_devices
 from runtime.parser import new_parser
 
 PROGRAM = "mirror-chat"
@@ -77,9 +78,8 @@ def add_models(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--precision",
         choices=("fp32", "int8", "fp16", "int4"),
-        default="int8",
         help="of the target's weights; fp16 and int4 must have been built into the bundle "
-        "(default: %(default)s)",
+        "(default: int8 on the CPU provider, on others what suits them best)",
     )
     group.add_argument(
         "--cache-dir", type=Path, metavar="FOLDER", help="where built bundles and history are kept"
@@ -219,24 +219,7 @@ def add_limits(group: argparse._ArgumentGroup, *, max_new_tokens: int) -> None:
     )
     group.add_argument("--threads", type=positive, metavar="N", help="of the target")
     group.add_argument("--draft-threads", type=positive, metavar="N", help="of the draft")
-    group.add_argument(
-        "--device", default="CPU", metavar="NAME", help="of the target (default: %(default)s)"
-    )
-    group.add_argument(
-        "--draft-device", default="CPU", metavar="NAME", help="of the draft (default: %(default)s)"
-    )
-    group.add_argument(
-        "-e",
-        "--execution-provider",
-        default="CPU",
-        metavar="NAME",
-        help="of onnxruntime, that runs the target: CPU or OpenVINO (default: %(default)s)",
-    )
-    group.add_argument(
-        "--draft-execution-provider",
-        metavar="NAME",
-        help="that runs the draft model (default: CPU)",
-    )
+    add_devices(group)
     group.add_argument(
         "--emulate",
         metavar="PROFILE",

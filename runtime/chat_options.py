@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,20 @@ OPEN_SETTINGS = (
     "draft_device",
     "execution_provider",
     "draft_execution_provider",
+    "ep_libraries",
+    "provider_options",
+    "draft_provider_options",
+    "allow_cpu_fallback",
     "cache_dir",
     "offline",
     "verify",
     "emulate",
     "time_scale",
 )
-OF_A_DRAFT_MODEL = ("draft_model", "draft_execution_provider", "draft_tokens_per_pass")
+OF_A_DRAFT_MODEL = (
+    *("draft_model", "draft_tokens_per_pass"),
+    *("draft_device", "draft_execution_provider", "draft_provider_options"),
+)
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
@@ -52,7 +59,7 @@ class Options:
     system_prompt: str | None
     model: str
     draft_model: str | None
-    precision: str
+    precision: str | None
     draft: str | None
     strategy: str
     num_draft_tokens: int | None
@@ -73,10 +80,14 @@ class Options:
     context_length: int | None
     threads: int | None
     draft_threads: int | None
-    device: str
-    draft_device: str
-    execution_provider: str
+    device: str | None
+    draft_device: str | None
+    execution_provider: str | None
     draft_execution_provider: str | None
+    ep_libraries: Mapping[str, str] | None
+    provider_options: Mapping[str, str] | None
+    draft_provider_options: Mapping[str, str] | None
+    allow_cpu_fallback: bool
     cache_dir: Path | None
     offline: bool
     verify: bool
@@ -104,8 +115,7 @@ def parse(argv: Sequence[str]) -> Options:
     for flag in OF_A_DRAFT_MODEL:
         if values[flag] is not None and draft not in (None, "model"):
             raise UsageError(
-                f"--{flag.replace('_', '-')} is for a draft model, but --draft {draft} uses none: "
-                "drop one."
+                f"{flag_of(flag)} is for a draft model, but --draft {draft} uses none: drop one."
             )
     values["strategy"] = explicit or ("autoregressive" if draft == "none" else "auto")
     values["stop"] = tuple(values["stop"])
@@ -120,16 +130,13 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def read_flags(parser: ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
-    """The flags' values by name; UsageError for what cannot be read, or a device not to be had."""
-    values = vars(parser.parse_args(_with_hyphens(argv)))
-    for name in ("device", "draft_device"):
-        if values[name].upper() != "CPU":
-            raise UsageError(
-                f"--{name.replace('_', '-')} {values[name]}: this version runs on the CPU only; "
-                "leave the flag out, or say CPU."
-            )
-        values[name] = "CPU"
-    return values
+    """The flags' values by name; UsageError for what cannot be read."""
+    return vars(parser.parse_args(_with_hyphens(argv)))
+
+
+def flag_of(name: str) -> str:
+    """How the command line spells the flag of this name; repeatable ones lack its s."""
+    return f"--{name.replace('_', '-').replace('-options', '-option')}"
 
 
 def chosen_sampling(default: Sampling, flags: object) -> Sampling:

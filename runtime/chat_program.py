@@ -178,7 +178,8 @@ class _Program:
         dialogue.screen.rows(
             PROGRAM,
             {
-                "model": f"{options.model}, {options.precision}",
+                "model": f"{options.model}, "
+                f"{dialogue.session.settings.get('precision', options.precision)}",
                 "strategy": f"{dialogue.session.strategy}, draft "
                 f"{dialogue.session.settings.get('draft', options.draft)}",
                 "sampling": sampled,

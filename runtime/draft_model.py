@@ -10,6 +10,7 @@ from runtime.drafter import ModelDrafter
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
 from runtime.manifest import Manifest, RoleName
+from runtime.providers import Place
 from runtime.session import GraphSession, Pace, unpaced
 
 
@@ -37,7 +38,7 @@ def load_drafter(
     *,
     vocabulary: int,
     per_pass: int | None = None,
-    provider: str = "CPU",
+    provider: str | Place = "CPU",
     pace: Pace = unpaced,
     **settings: Any,
 ) -> ModelDrafter:
@@ -58,7 +59,7 @@ def load_drafter(
 
 
 def open_draft(
-    manifest: Manifest, *, provider: str = "CPU", **settings: Any
+    manifest: Manifest, *, provider: str | Place = "CPU", **settings: Any
 ) -> tuple[GraphSession[Any], NDArray[np.int64] | None]:
     """The draft in the graph that suits `provider`, and the tokens its logits are about [n].
 

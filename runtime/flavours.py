@@ -3,32 +3,32 @@
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import BundleError
+from runtime.errors import BundleError, ProviderError
 from runtime.exit_head import ExitHead
 from runtime.fused import FusedSession
 from runtime.manifest import EarlyExit, Geometry, Graph, Manifest, RoleName
 from runtime.portable import PortableSession
-from runtime.providers import PROVIDERS
+from runtime.providers import Place, as_place, takes
 from runtime.session import GraphSession
 from runtime.split_session import SplitSession
 
 
 def choose_graph(
-    manifest: Manifest, role: RoleName, provider: str, precision: str | None = None
+    manifest: Manifest, role: RoleName, provider: str | Place, precision: str | None = None
 ) -> Graph:
     """The graph of `role` that suits `provider` best, of one precision where it is given.
 
     Raises BundleError, naming the graphs there are, when none does.
     """
     graphs = manifest.role(role).graphs
-    takes = PROVIDERS[provider]
-    precisions = takes.precisions if precision is None else (precision,)
-    for flavour in takes.flavours:
+    taken = takes(provider)
+    precisions = taken.precisions if precision is None else (precision,)
+    for flavour in taken.flavours:
         for each in precisions:
-            if each in takes.precisions and f"{flavour}-{each}" in graphs:
+            if each in taken.precisions and f"{flavour}-{each}" in graphs:
                 return graphs[f"{flavour}-{each}"]
     known = ", ".join(
-        f"{flavour}-{each}" for flavour in takes.flavours for each in takes.precisions
+        f"{flavour}-{each}" for flavour in taken.flavours for each in taken.precisions
     )
     asked = "" if precision is None else f" in {precision}"
     raise BundleError(
@@ -42,7 +42,7 @@ def open_graph(
     graph: Graph,
     geometry: Geometry,
     *,
-    provider: str = "CPU",
+    provider: str | Place = "CPU",
     columns: int | None = None,
     exit_layer: int | None = None,
     **settings: Any,
@@ -54,6 +54,8 @@ def open_graph(
     when the graph has no early exit, and with ProviderError as `providers.load`.
     """
     session: GraphSession[Any]
+    if graph.flavour == "fused" and as_place(provider).provider != "CPU":
+        raise ProviderError(f"A fused graph runs on CPU only as yet, and not on {provider}.")
     if exit_layer is not None:
         parts = exit_of(graph)
         prefix, suffix = folder / parts.prefix, folder / parts.suffix

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from runtime.manifest import FILE_NAME, Geometry, Graph, Manifest, Role
-from runtime.providers import PROVIDERS
+from runtime.providers import PROVIDERS, Place, as_place
 
 SESSION_BYTES = 25_000_000  # a loaded graph and what it works in, its weights apart
 LOADED_SHARE = 1.1  # of the weights, while a graph is loaded on the CPU
@@ -33,7 +33,7 @@ def session_bytes(
     role: Role,
     *,
     context: int,
-    provider: str,
+    provider: str | Place,
     leaves_early: bool = False,
 ) -> int:
     """What a session on a role's `graph` takes at most, its cache of `context` tokens filled.
@@ -43,7 +43,7 @@ def session_bytes(
     geometry = role.geometry
     weights, head = _weights_bytes(manifest, graph, role)
     files = max(1, len(graph.rows))
-    compiled = PROVIDERS[provider].package is not None
+    compiled = PROVIDERS[as_place(provider).provider].compiles
     share = COMPILED_SHARES[graph.precision] if compiled else LOADED_SHARE
     widest = ROWS * (8 * geometry.hidden + 4 * geometry.intermediate) * 4
     exit_ = widest + 2 * SESSION_BYTES + _exit_bytes(manifest, graph) if leaves_early else 0

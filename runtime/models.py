@@ -59,7 +59,7 @@ class Models:
         self.draft_manifest = draft_manifest or manifest
         self.settings = settings
         self.draft = settings.draft
-        self._graph = choose_graph(manifest, "target", settings.provider, settings.precision)
+        self._graph = choose_graph(manifest, "target", settings.place, settings.precision)
         self.context = _context(manifest, self._graph, settings.context_length)
         self.draft_left_out: str | None = None
         self.probes = probes
@@ -85,7 +85,7 @@ class Models:
             self.target,
             bundle=manifest.folder,
             graph=manifest.folder / self._graph.file,
-            provider=settings.provider,
+            provider=settings.place.key,
             threads=self.layout.threads,
             folder=probes,
             say=say,
@@ -97,6 +97,11 @@ class Models:
                 "together, and here they do: leave num_siblings and num_copied_tokens out."
             )
         self.prepare(strategy)
+
+    @property
+    def precision(self) -> str:
+        """Of the target's graph."""
+        return self._graph.precision
 
     @property
     def draft_tokens_per_pass(self) -> int | None:
@@ -169,10 +174,10 @@ class Models:
         """
         graph = self._graph
         widths = sorted(int(lanes) for lanes in graph.lanes)
-        if not isinstance(self.target, FusedSession):
+        if not isinstance(self.target, FusedSession) or self.settings.place.provider != "CPU":
             raise UsageError(
-                "The target runs in a portable graph, which writes one text at a time: "
-                "generate_many needs a fused graph, on CPU."
+                f"The target runs on {self.settings.place} in a {graph.flavour} graph, and writes "
+                "one text at a time: generate_many needs a fused graph, on CPU."
             )
         if not widths:
             raise BundleError(
@@ -212,14 +217,15 @@ class Models:
             self._graph,
             self.manifest.target,
             context=context,
-            provider=self.settings.provider,
+            provider=self.settings.place,
             leaves_early=leaves_early,
         )
 
     def _too_large(self, reason: str) -> UsageError:
-        smaller = "" if self.settings.precision in ("int8", "int4") else " the precision int8,"
+        precision = self._graph.precision
+        smaller = "" if precision in ("int8", "int4") else " the precision int8,"
         return UsageError(
-            f"{self.manifest.name} in {self.settings.precision} does not fit: {reason}. Take a "
+            f"{self.manifest.name} in {precision} does not fit: {reason}. Take a "
             f"smaller context length than {self.context},{smaller} or a smaller model."
         )
 
@@ -240,10 +246,10 @@ class Models:
         role = draft_role(own)
         needed = reserved + memory.session_bytes(
             own,
-            choose_graph(own, role, self.settings.draft_provider),
+            choose_graph(own, role, self.settings.draft_place),
             own.role(role),
             context=self.context,
-            provider=self.settings.draft_provider,
+            provider=self.settings.draft_place,
         )
         short = memory.shortage(needed, memory.available_bytes())
         if short is None:
@@ -272,7 +278,7 @@ class Models:
         """How draft and target share the cores; a draft on another provider may need none."""
         if strategy == "autoregressive" or self.draft != "model":
             return "alone"
-        same = self.settings.draft_provider == self.settings.provider and self.devices is None
+        same = self.settings.draft_place.same_device(self.settings.place) and self.devices is None
         return "in turn" if strategy in ("speculative", "auto") and same else "at once"
 
     def _load_target(self, layout: Layout, **settings: Any) -> GraphSession[Any]:
@@ -287,7 +293,7 @@ class Models:
                 folder,
                 self._graph,
                 geometry,
-                provider=self.settings.provider,
+                provider=self.settings.place,
                 context=self.context,
                 exit_layer=self._exit_layer(),
                 **cores,
@@ -342,7 +348,7 @@ class Models:
             self.draft_manifest,
             vocabulary=self.text.vocabulary,
             per_pass=self.settings.draft_tokens_per_pass,
-            provider=self.settings.draft_provider,
+            provider=self.settings.draft_place,
             threads=self.layout.draft_threads,
             cores=self.layout.draft_cores,
             context=self.context,

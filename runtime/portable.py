@@ -30,7 +30,7 @@ class PortableSession(GraphSession[Arena]):
         *,
         slots: int,
         threads: int,
-        provider: str = "CPU",
+        provider: str | providers.Place = "CPU",
         cores: tuple[int, ...] = (),
         context: int | None = None,
         sharing: Sharing = "alone",

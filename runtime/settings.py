@@ -1,13 +1,15 @@
 """What a session was asked to run with, checked before anything is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX
+from typing import Any
 
-from runtime import providers
-from runtime.checks import many, one_of, real, text, whole
+from runtime.checks import many, one_of, real, whole
 from runtime.errors import UsageError
 from runtime.hypotheses import SOURCES, USUAL_SOURCES, Source
+from runtime.places import find_places, usual_precision
+from runtime.providers import Place
 from runtime.round_settings import check_planned, check_rounds
 
 PRECISIONS = ("int8", "fp32", "fp16", "int4")
@@ -19,11 +21,11 @@ STRATEGIES = ("auto", "mirror", "speculative", "autoregressive")
 class Settings:
     """Values that go together; see `runtime.open_session` for their meaning.
 
-    `needs_draft`: a draft model was asked for, and is not merely what is usual. `provider` and
-    `draft_provider` are keys of `runtime.providers.PROVIDERS`.
+    `precision`: None takes what suits the place best. `needs_draft`: a draft model was asked for,
+    and is not merely what is usual. `place` and `draft_place`: where target and draft run.
     """
 
-    precision: str
+    precision: str | None
     draft: str
     needs_draft: bool
     strategy: str
@@ -37,14 +39,14 @@ class Settings:
     context_length: int | None
     threads: int | None
     draft_threads: int | None
-    provider: str
-    draft_provider: str
+    place: Place
+    draft_place: Place
     draft_time_limit_s: float
 
 
 def settle(
     *,
-    precision: str,
+    precision: str | None,
     draft: str | None,
     has_draft_model: bool,
     strategy: str | None,
@@ -58,21 +60,30 @@ def settle(
     context_length: int | None,
     threads: int | None,
     draft_threads: int | None,
-    execution_provider: str,
+    device: str | None,
+    draft_device: str | None,
+    execution_provider: str | None,
     draft_execution_provider: str | None,
+    ep_libraries: Mapping[str, Any] | None,
+    provider_options: Mapping[str, str] | None,
+    draft_provider_options: Mapping[str, str] | None,
+    report: Callable[[str], None] | None,
     draft_time_limit_s: float,
 ) -> Settings:
     """Fill in what is None and refuse what does not go together.
 
-    Raises UsageError, and ProviderError for a provider that cannot be used here.
+    report: is told which operators run on the CPU instead of the device asked for; None: none may.
+    Raises UsageError, and ProviderError for a device or provider that cannot be used here.
     """
     kind = "model" if draft is None else draft
-    one_of("precision", precision, PRECISIONS)
+    if precision is not None:
+        one_of("precision", precision, PRECISIONS)
     one_of("draft", kind, DRAFTS)
-    if draft_execution_provider is not None and kind != "model":
+    on = draft_execution_provider or draft_device or draft_provider_options
+    if on is not None and kind != "model":
         raise UsageError(
-            f"A draft was asked for on {draft_execution_provider}, but the draft is {kind!r}, "
-            "which needs no provider: leave one out."
+            f"A draft was asked for on {on}, but the draft is {kind!r}, which needs no provider: "
+            "leave one out."
         )
     if has_draft_model and kind != "model":
         raise UsageError(f"A draft model was named, but the draft is {kind!r}: leave one out.")
@@ -104,16 +115,22 @@ def settle(
             f"draft_time_limit_s is {draft_time_limit_s}; it must be a number of seconds above 0 "
             f"and at most {TIMEOUT_MAX:g}."
         )
-    drafter = text(
-        "draft_execution_provider",
-        "CPU" if draft_execution_provider is None else draft_execution_provider,
+    place, draft_place = find_places(
+        device=device,
+        draft_device=draft_device,
+        execution_provider=execution_provider,
+        draft_execution_provider=draft_execution_provider,
+        ep_libraries=ep_libraries,
+        provider_options=provider_options,
+        draft_provider_options=draft_provider_options,
+        report=report,
     )
     return Settings(
-        precision=precision,
+        precision=usual_precision(precision, place),
         draft=kind,
         needs_draft=draft is not None
         or has_draft_model
-        or draft_execution_provider is not None
+        or on is not None
         or draft_tokens_per_pass is not None,
         strategy=strategy,
         num_draft_tokens=num_draft_tokens,
@@ -126,8 +143,8 @@ def settle(
         context_length=context_length,
         threads=threads,
         draft_threads=draft_threads,
-        provider=providers.find("target", text("execution_provider", execution_provider)),
-        draft_provider=providers.find("draft", drafter),
+        place=place,
+        draft_place=draft_place,
         draft_time_limit_s=draft_time_limit_s,
     )
 

@@ -119,9 +119,9 @@ class Strategies:
         pair = Pair(
             models.manifest,
             models.draft_manifest if models.draft == "model" else None,
-            settings.precision,
-            settings.provider,
-            settings.draft_provider,
+            models.precision,
+            settings.place,
+            settings.draft_place,
             settings.threads,
             settings.draft_threads,
             settings.draft_tokens_per_pass,

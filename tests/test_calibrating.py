@@ -16,8 +16,14 @@ from runtime.manifest import Manifest
 
 SETTINGS: dict[str, Any] = {
     "precision": "fp32",
-    "execution_provider": "CPU",
+    "device": None,
+    "draft_device": None,
+    "execution_provider": None,
     "draft_execution_provider": None,
+    "ep_libraries": None,
+    "provider_options": None,
+    "draft_provider_options": None,
+    "allow_cpu_fallback": False,
     "threads": 1,
     "draft_threads": 1,
     "draft_tokens_per_pass": None,

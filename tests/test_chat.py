@@ -132,7 +132,10 @@ def test_every_setting_reaches_open_session() -> None:
     flags += " --num-hypotheses 7"
     flags += " --hypothesis-sources masks,bonus"
     flags += " --after-miss verify"
-    flags += " -e openvino --draft-execution-provider CPU"
+    flags += " -e openvino --draft-execution-provider QNN --device cpu --draft-device NPU"
+    flags += " --ep-library QNN=a=b --ep-library WebGPU=c --provider-option load_config=x"
+    flags += " --draft-provider-option soc_model=60 --draft-provider-option vtcm_mb=8"
+    flags += " --allow-cpu-fallback"
     flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c --verify"
     flags += " --emulate gpu-cpu --time-scale 1.5"
     assert chat(session, "--prompt", "Hi", *flags.split())[0] == 0
@@ -156,10 +159,14 @@ def test_every_setting_reaches_open_session() -> None:
         "context_length": 99,
         "threads": 1,
         "draft_threads": 2,
-        "device": "CPU",
-        "draft_device": "CPU",
+        "device": "cpu",
+        "draft_device": "NPU",
         "execution_provider": "openvino",
-        "draft_execution_provider": "CPU",
+        "draft_execution_provider": "QNN",
+        "ep_libraries": {"QNN": "a=b", "WebGPU": "c"},
+        "provider_options": {"load_config": "x"},
+        "draft_provider_options": {"soc_model": "60", "vtcm_mb": "8"},
+        "allow_cpu_fallback": True,
         "cache_dir": Path("c"),
         "offline": True,
         "verify": True,

@@ -8,7 +8,7 @@ from runtime.sampling import Sampling
 
 def test_defaults() -> None:
     options = parse([])
-    assert (options.model, options.precision, options.draft) == ("smollm2-135m", "int8", None)
+    assert (options.model, options.precision, options.draft) == ("smollm2-135m", None, None)
     assert (options.strategy, options.num_draft_tokens) == ("auto", None)
     assert (options.prompt, options.seed, options.max_new_tokens, options.stop) == (
         None, None, None, (),
@@ -34,6 +34,9 @@ def test_every_long_flag_may_be_spelled_with_underscores() -> None:
         "--draft-device": "cpu",
         "--execution-provider": "CPU",
         "--draft-execution-provider": "OpenVINO",
+        "--ep-library": "QNN=some_file",
+        "--provider-option": "a_b=c_d",
+        "--draft-provider-option": "a_b=c=d",
         "--cache-dir": "a_folder",
         "--time-scale": "2",
         "--top-k": "5",
@@ -54,7 +57,7 @@ def test_every_long_flag_may_be_spelled_with_underscores() -> None:
         name
         for action in flag_parser()._actions
         for name in action.option_strings
-        if "-" in name[2:]
+        if "-" in name[2:] and action.nargs != 0
     }
     assert spelled == set(values)
 
@@ -86,8 +89,12 @@ def test_strategy_by_draft(flags: str, strategy: str) -> None:
         ("--draft none --strategy mirror", "mirror needs a draft"),
         ("--draft none -md x", "--draft-model is for a draft model"),
         ("--draft lookup -md x", "--draft-model is for a draft model"),
-        ("--device NPU", "--device NPU: this version runs on the CPU only"),
-        ("--draft-device gpu", "--draft-device gpu: this version runs on the CPU only"),
+        ("--draft none --draft-device NPU", "--draft-device is for a draft model"),
+        ("--draft lookup --draft-provider-option a=b", "--draft-provider-option is for a draft"),
+        ("--provider-option a=1 --provider-option a=2", "--provider-option: a stands twice"),
+        ("--provider-option a", "'a' is not KEY=VALUE"),
+        ("--provider-option =1", "'=1' is not KEY=VALUE"),
+        ("--ep-library QNN=", "'QNN=' is not NAME=PATH"),
         ("--temp 1", "unrecognized arguments: --temp"),
         ("--top 1", "unrecognized arguments: --top"),
         ("--nonsense", "unrecognized arguments: --nonsense"),

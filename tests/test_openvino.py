@@ -15,7 +15,7 @@ from runtime.errors import BundleError, ProviderError
 from runtime.flavours import open_graph
 from runtime.manifest import Manifest
 from runtime.portable import PortableSession
-from runtime.providers import find, load
+from runtime.providers import Place, key_of, load, loading, resolve
 
 pytestmark = pytest.mark.skipif(
     find_spec("onnxruntime_ep_openvino") is None, reason="OpenVINO is not installed"
@@ -31,7 +31,7 @@ def computes_in_bfloat16() -> bool:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_openvino_is_asked_for_float32_and_for_no_more_threads_than_given(threads: int) -> None:
-    config = json.loads(providers.PROVIDERS["OpenVINO"].options(threads)["load_config"])
+    config = json.loads(providers.PROVIDERS["OpenVINO"].defaults("CPU", threads)["load_config"])
     assert config == {
         "CPU": {
             "INFERENCE_PRECISION_HINT": "f32",
@@ -44,7 +44,8 @@ def test_openvino_is_asked_for_float32_and_for_no_more_threads_than_given(thread
 
 def test_a_provider_from_a_package_is_found_by_any_of_its_names() -> None:
     for name in ("OpenVINO", "openvino", "OpenVINOExecutionProvider"):
-        assert find("draft", name) == "OpenVINO"
+        assert key_of("draft", name) == "OpenVINO"
+        assert resolve("draft", provider=name) == Place("OpenVINO", "CPU")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -64,8 +65,8 @@ def test_a_fused_graph_on_openvino_is_refused_with_its_operators(
     precision: str, tiny_bundle: Path
 ) -> None:
     message = (
-        r"fused\.onnx was to run on OpenVINO, but onnxruntime put operators elsewhere "
-        r"\(CPUExecutionProvider: GroupQueryAttention"
+        r"fused\.onnx was to run on OpenVINO on CPU, but onnxruntime put operators elsewhere "
+        r"\(CPUExecutionProvider: \d+ GroupQueryAttention.*\)\. --allow-cpu-fallback"
     )
     with pytest.raises(ProviderError, match=message):
         load(tiny_bundle / "target" / precision / "fused.onnx", threads=1, name="OpenVINO")
@@ -74,7 +75,9 @@ def test_a_fused_graph_on_openvino_is_refused_with_its_operators(
 def test_a_file_that_openvino_cannot_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "noise.onnx").write_bytes(b"noise")
     for name in ("absent", "noise"):
-        message = rf"{name}\.onnx cannot be loaded on OpenVINO: \S.*; build the bundle again"
+        message = (
+            rf"{name}\.onnx cannot be loaded on OpenVINO on CPU: \S.*; .*build the bundle again"
+        )
         with pytest.raises(BundleError, match=message):
             load(tmp_path / f"{name}.onnx", threads=1, name="OpenVINO")
 
@@ -122,7 +125,11 @@ def test_bfloat16_would_be_seen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
     """Left alone, the device is a thousand times further off than the bound on float32."""
     wanted = logits_on("CPU", tiny_bundle, "fp32")
     known = providers.PROVIDERS
-    left_alone = dataclasses.replace(known["OpenVINO"], options=lambda _threads: {})
-    monkeypatch.setattr(providers, "PROVIDERS", {**known, "OpenVINO": left_alone})
+    left_alone = dataclasses.replace(
+        known["OpenVINO"],
+        defaults=lambda _kind, _threads: {},
+        merge=lambda defaults, _asked: defaults,
+    )
+    monkeypatch.setattr(loading, "PROVIDERS", {**known, "OpenVINO": left_alone})
     lost = np.abs(logits_on("OpenVINO", tiny_bundle, "fp32") - wanted).max()
     assert lost > 1e-2

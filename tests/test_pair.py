@@ -123,10 +123,10 @@ def test_a_bundle_without_portable_graphs_says_what_it_has(tiny_gguf: Path, tmp_
     for graph in ("target/fused-int8", "draft/fused-int4"):
         command += ["--graphs", graph]
     assert export_main(command) == 0
-    message = "no draft graph for OpenVINO, .*; it has fused-int4"
+    message = "no draft graph for OpenVINO on CPU, .*; it has fused-int4"
     with pytest.raises(BundleError, match=message):
         open_session(bundle, cache_dir=tmp_path, draft_execution_provider="OpenVINO")
-    message = "no target graph in int8 for OpenVINO, which takes portable-fp32.*; it has fused-int8"
+    message = "no target graph for OpenVINO on CPU, which takes portable-fp32.*; it has fused-int8"
     with pytest.raises(BundleError, match=message):
         open_session(bundle, cache_dir=tmp_path, execution_provider="OpenVINO")
 

@@ -1,12 +1,9 @@
 """Sessions run where they were asked to, and a bad file is named in a sentence."""
 
-import importlib
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runtime.errors import BundleError, ProviderError
-from runtime.providers import bind, check_device, find, input_type, load, pinned, usable_cores
+from runtime.providers import bind, input_type, load, pinned, usable_cores
 
 Arrays = dict[str, NDArray[Any]]
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,20 +27,6 @@ def copied(tiny_bundle: Path, folder: Path) -> Path:
     """A graph with its weights, to damage."""
     shutil.copytree(tiny_bundle / "target" / "int8", folder / "graph")
     return folder / "graph" / "fused.onnx"
-
-
-@pytest.mark.parametrize("device", ["NPU", "GPU", "cpu", "", "CPU:0"])
-def test_an_unknown_device_is_refused_with_a_sentence(device: str) -> None:
-    message = (
-        rf"The draft was asked for on '{device}'; this version runs on CPU only, so leave the "
-        r"option out\."
-    )
-    with pytest.raises(ProviderError, match=message):
-        check_device("draft", device)
-
-
-def test_the_processor_is_a_device() -> None:
-    check_device("target", "CPU")
 
 
 def test_usable_cores_are_in_order_and_those_of_the_process() -> None:
@@ -205,82 +188,6 @@ def test_a_graph_runs_pinned_with_two_threads(tiny_bundle: Path) -> None:
     with pinned(pair[0]):
         product, _ = session.run(None, {"bytes": np.full((3, 256), 128, np.uint8)})
     assert (product == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("CPU", "CPU"),
-        ("cpu", "CPU"),
-        ("CPUExecutionProvider", "CPU"),
-        ("cpuexecutionprovider", "CPU"),
-    ],
-)
-def test_a_provider_is_found_by_any_of_its_names(name: str, key: str) -> None:
-    assert find("target", name) == key
-
-
-@pytest.mark.parametrize("name", ["", "GPU", "CUDAExecutionProvider", "OpenVINO2", "CPU "])
-def test_an_unknown_provider_is_refused_with_those_there_are(name: str) -> None:
-    message = (
-        f"The draft was asked for on the execution provider {name!r}; known are CPU, OpenVINO."
-    )
-    with pytest.raises(ProviderError, match=re.escape(message)):
-        find("draft", name)
-
-
-def test_a_missing_package_names_the_extra_that_brings_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-
-    def absent(name: str) -> None:
-        asked.append(name)
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
-    monkeypatch.setattr(ort, "get_ep_devices", list)
-    monkeypatch.setattr(importlib, "import_module", absent)
-    message = "OpenVINO is not installed: python -m pip install onnxruntime-ep-openvino"
-    for refused in (
-        lambda: find("draft", "OpenVINO"),
-        lambda: load(Path("portable.onnx"), threads=1, name="OpenVINO"),
-    ):
-        with pytest.raises(ProviderError, match=re.escape(message)):
-            refused()
-    assert asked == ["onnxruntime_ep_openvino"] * 2
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert "openvino" in extras["optional-dependencies"]
-
-
-class Library:
-    """Stands for the package that brings a provider."""
-
-    @staticmethod
-    def get_library_path() -> str:
-        return "provider.so"
-
-
-def test_a_library_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(_name: str, _path: str) -> None:
-        raise RuntimeError("needs version 27 of the API")
-
-    monkeypatch.setattr(ort, "get_ep_devices", list)
-    monkeypatch.setattr(importlib, "import_module", lambda _name: Library)
-    monkeypatch.setattr(ort, "register_execution_provider_library", failing)
-    with pytest.raises(ProviderError, match=r"OpenVINO cannot be loaded: needs version 27 .*\.$"):
-        find("target", "OpenVINO")
-
-
-def test_a_library_without_a_device_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered = []
-    monkeypatch.setattr(ort, "get_ep_devices", list)
-    monkeypatch.setattr(importlib, "import_module", lambda _name: Library)
-    monkeypatch.setattr(
-        ort, "register_execution_provider_library", lambda *both: registered.append(both)
-    )
-    with pytest.raises(ProviderError, match="OpenVINO finds no device of its own"):
-        find("target", "OpenVINO")
-    assert registered == [("OpenVINOExecutionProvider", "provider.so")]
 
 
 def test_the_type_of_an_input_is_read_from_the_graph(tiny_bundle: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import ProviderError, UsageError
+from runtime.providers import Place
 from runtime.settings import DRAFTS, STRATEGIES, Settings, check_strategy, settle
 
 ASKED: dict[str, Any] = {
@@ -23,8 +24,14 @@ ASKED: dict[str, Any] = {
     "context_length": None,
     "threads": None,
     "draft_threads": None,
-    "execution_provider": "CPU",
+    "device": None,
+    "draft_device": None,
+    "execution_provider": None,
     "draft_execution_provider": None,
+    "ep_libraries": None,
+    "provider_options": None,
+    "draft_provider_options": None,
+    "report": None,
     "draft_time_limit_s": 5.0,
 }
 
@@ -45,8 +52,8 @@ def test_what_is_left_open_is_filled_in() -> None:
         context_length=None,
         threads=None,
         draft_threads=None,
-        provider="CPU",
-        draft_provider="CPU",
+        place=Place("CPU"),
+        draft_place=Place("CPU"),
         draft_time_limit_s=5.0,
     )
 
@@ -90,7 +97,7 @@ def test_sources_of_hypotheses_are_kept_once_and_in_their_order() -> None:
 
 @pytest.mark.parametrize("name", ["CPU", "cpu", "CPUExecutionProvider"])
 def test_a_provider_may_be_spelled_in_onnxruntimes_way(name: str) -> None:
-    assert settle(**ASKED | {"execution_provider": name}).provider == "CPU"
+    assert settle(**ASKED | {"execution_provider": name}).place == Place("CPU")
 
 
 @pytest.mark.parametrize(
@@ -129,8 +136,20 @@ def test_a_provider_may_be_spelled_in_onnxruntimes_way(name: str) -> None:
         ({"context_length": 2.5}, UsageError, "context_length must be a whole number"),
         ({"draft_time_limit_s": math.nan}, UsageError, "draft_time_limit_s"),
         ({"execution_provider": "GPU9"}, ProviderError, "target was asked for on .* 'GPU9'"),
-        ({"draft_execution_provider": "QNN"}, ProviderError, "draft was asked for on .* 'QNN'"),
+        (
+            {"draft_execution_provider": "QMN"},
+            ProviderError,
+            "draft was asked for on .* 'QMN'.*the nearest is QNN",
+        ),
         ({"execution_provider": 7}, UsageError, "execution_provider must be a text"),
+        ({"device": 7}, UsageError, "device must be a text"),
+        ({"draft": "none", "draft_device": "NPU"}, UsageError, "asked for on NPU, but the draft"),
+        ({"provider_options": "a=b"}, UsageError, "provider_options must be a mapping"),
+        ({"provider_options": {"a": 1}}, UsageError, r"provider_options\[a\] must be a text"),
+        ({"provider_options": {"a": "b"}}, UsageError, "CPU has no option 'a', nor any other"),
+        ({"ep_libraries": ["x"]}, UsageError, "ep_libraries must be a mapping"),
+        ({"ep_libraries": {"QNN": 5}}, UsageError, r"ep_libraries\[QNN\] must be a path"),
+        ({"ep_libraries": {"Q": "a"}}, ProviderError, "library was asked for on .* 'Q'"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -1,0 +1,49 @@
+"""Where a graph runs: the only package that names an execution provider."""
+
+from runtime.providers.arrays import bind, input_type
+from runtime.providers.cores import pinned, usable_cores
+from runtime.providers.devices import (
+    Device,
+    all_devices,
+    device_of,
+    devices,
+    find_word,
+    key_of,
+    resolve,
+)
+from runtime.providers.libraries import known_devices, register, version
+from runtime.providers.loading import load, strays, told_options
+from runtime.providers.options import Option
+from runtime.providers.place import Place
+from runtime.providers.provider import KINDS, Kind, Provider, Takes
+from runtime.providers.table import BEST, PROVIDERS, as_place, takes
+
+__all__ = [
+    "BEST",
+    "KINDS",
+    "PROVIDERS",
+    "Device",
+    "Kind",
+    "Option",
+    "Place",
+    "Provider",
+    "Takes",
+    "all_devices",
+    "as_place",
+    "bind",
+    "device_of",
+    "devices",
+    "find_word",
+    "input_type",
+    "key_of",
+    "known_devices",
+    "load",
+    "pinned",
+    "register",
+    "resolve",
+    "strays",
+    "takes",
+    "told_options",
+    "usable_cores",
+    "version",
+]

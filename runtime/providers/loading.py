@@ -1,0 +1,175 @@
+"""Loading a graph on the provider that was asked for: all of it there, or a word about the rest."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import onnxruntime as ort
+
+from runtime.errors import BundleError, ProviderError
+from runtime.layout import Sharing
+from runtime.pages import huge_pages
+from runtime.providers.devices import Device, device_of
+from runtime.providers.place import Place
+from runtime.providers.provider import Kind
+from runtime.providers.table import PROVIDERS, as_place
+
+FORBIDDEN = "fallback to CPU EP has been explicitly disabled"  # onnxruntime's own words
+
+
+def load(
+    path: Path,
+    *,
+    threads: int,
+    name: str | Place = "CPU",
+    cores: tuple[int, ...] = (),
+    sharing: Sharing = "alone",
+) -> ort.InferenceSession:
+    """Load a graph in a place, or on the first kind of device of a provider, all of it there.
+
+    threads: how many threads one run uses, the calling thread among them.
+    cores: one logical core for each of them; the first is the caller's, who pins itself.
+    sharing: with a session that works in turn, threads spin during a run and no longer; with one
+    that works at once, idle threads sleep.
+    Raises BundleError when onnxruntime cannot read the graph, ProviderError when a node of it
+    would run anywhere but where it was asked to and the place has no `report` for that.
+    """
+    place = as_place(name)
+    device = device_of(place)
+
+    def open_session(*, strict: bool) -> ort.InferenceSession:
+        options = _session_options(threads, cores, sharing)
+        if place.provider == "CPU":
+            return _open(path, options, ["CPUExecutionProvider"])
+        options.enable_mem_pattern = PROVIDERS[place.provider].memory_pattern
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if strict:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        told = told_options(place, device, threads)
+        if device.listed is None:
+            return _open(path, options, [(PROVIDERS[place.provider].ep_name, told)])
+        options.add_provider_for_devices([device.listed], told)
+        return _open(path, options, None)
+
+    if not PROVIDERS[place.provider].one_at_a_time:
+        return _opened(open_session, path, place)
+    lock = lock_of(place.provider, place.kind, place.number)
+    with lock:
+        session = _opened(open_session, path, place)
+    _take_turns(session, lock)
+    return session
+
+
+def told_options(place: Place, device: Device, threads: int) -> dict[str, str]:
+    """What the provider is told: its defaults here, then what the user said."""
+    provider = PROVIDERS[place.provider]
+    defaults = provider.defaults(place.kind, threads)
+    if device.emulated:
+        defaults |= provider.emulated
+    if device.listed is None and provider.number_key is not None:
+        defaults[provider.number_key] = str(place.number)
+    return provider.merge(defaults, dict(place.options))
+
+
+@cache
+def lock_of(_provider: str, _kind: Kind, _number: int) -> Lock:
+    """The lock of a provider's device, one for all sessions of the process, as the hazard is."""
+    return Lock()
+
+
+def strays(session: ort.InferenceSession, place: Place) -> dict[str, Counter[str]]:
+    """How many nodes of which operators a session runs elsewhere, by the provider they are on."""
+    elsewhere: dict[str, Counter[str]] = {}
+    for part in session.get_provider_graph_assignment_info():
+        if part.ep_name != PROVIDERS[place.provider].ep_name:
+            kinds = Counter(str(node.op_type) for node in part.get_nodes())
+            elsewhere.setdefault(str(part.ep_name), Counter()).update(kinds)
+    return elsewhere
+
+
+def _session_options(threads: int, cores: tuple[int, ...], sharing: Sharing) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # its errors are raised too
+    if sharing == "at once":
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    elif sharing == "in turn":
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+    if len(cores) == threads and threads > 1:
+        others = ";".join(str(core + 1) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", others)
+    return options
+
+
+def _open(path: Path, options: ort.SessionOptions, names: list[Any] | None) -> ort.InferenceSession:
+    with huge_pages():
+        session = ort.InferenceSession(_native(path), options, providers=names)
+    session.disable_fallback()
+    return session
+
+
+def _opened(
+    open_session: Callable[..., ort.InferenceSession], path: Path, place: Place
+) -> ort.InferenceSession:
+    """The session, with its nodes where they belong; errors as `load`."""
+    strict = place.report is None
+    try:
+        session = open_session(strict=strict)
+    except Exception as error:  # onnxruntime raises a dozen unrelated classes for a bad file
+        if strict and FORBIDDEN in str(error):
+            raise _misplaced(path, place, strays(open_session(strict=False), place)) from None
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        advice = "" if place.provider == "CPU" else "look whether its driver is installed, or "
+        raise BundleError(
+            f"{path} cannot be loaded on {place}: {reason}; {advice}build the bundle again."
+        ) from error
+    if place.provider == "CPU":
+        used = [each for each in session.get_providers() if each != "CPUExecutionProvider"]
+        if used:
+            raise ProviderError(f"{path} was to run on CPU but onnxruntime chose {used}.")
+        return session
+    elsewhere = strays(session, place)
+    if elsewhere and place.report is None:
+        raise _misplaced(path, place, elsewhere)
+    if elsewhere and place.report is not None:
+        place.report(f"{path} runs on {place}, except for {_listed(elsewhere)}.")
+    return session
+
+
+def _misplaced(path: Path, place: Place, elsewhere: dict[str, Counter[str]]) -> ProviderError:
+    return ProviderError(
+        f"{path} was to run on {place}, but onnxruntime put operators elsewhere "
+        f"({_listed(elsewhere) or 'it does not say which'}). --allow-cpu-fallback "
+        "(allow_cpu_fallback in a program) lets them run there."
+    )
+
+
+def _listed(elsewhere: dict[str, Counter[str]]) -> str:
+    return "; ".join(
+        f"{where}: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"
+        for where, kinds in sorted(elsewhere.items())
+    )
+
+
+def _take_turns(session: ort.InferenceSession, lock: Lock) -> None:
+    """Have every run of the session wait for those of others that share `lock`."""
+
+    def guarded(run: Callable[..., Any]) -> Callable[..., Any]:
+        def run_alone(*arguments: Any, **named: Any) -> Any:
+            with lock:
+                return run(*arguments, **named)
+
+        return run_alone
+
+    session.run = guarded(session.run)
+    session.run_with_iobinding = guarded(session.run_with_iobinding)
+
+
+def _native(path: Path) -> str:
+    """The path as native code reads it, in UTF-8 whatever the locale that Python read it by."""
+    return str(path) if os.name == "nt" else os.fsencode(path).decode()

@@ -1,0 +1,57 @@
+"""What is known of one execution provider."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runtime.manifest import Flavour, Precision
+from runtime.providers.options import Option
+
+Kind = Literal["CPU", "GPU", "NPU"]
+KINDS: tuple[Kind, ...] = ("CPU", "GPU", "NPU")
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """The graphs that a provider takes on one kind of device, best first."""
+
+    flavours: tuple[Flavour, ...]
+    precisions: tuple[Precision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One execution provider: how it is found, what it runs, how it is told.
+
+    ep_name: onnxruntime's. devices: what it takes by kind; the first is meant where nobody names
+    one. package, distribution: the Python package that brings its library, and what pip calls it.
+    built_in: the distribution of onnxruntime that has it inside. windows_ml: Windows may have it in
+    its catalogue. stands_for: the kind that its device of type CPU emulates, where it does.
+    chooses_itself: it has one device, whichever it is. options: those a user may set; elsewhere:
+    keys that it would ignore, and where to say the same. defaults: what it is told for a kind and
+    a number of threads, of an emulated device `emulated` too; merge: that with what a user asked.
+    number_key: the option that picks the device where onnxruntime lists none. compiles: it makes
+    its own copy of the weights, by its own means. one_at_a_time: sessions on one device must not
+    run at once. memory_pattern: onnxruntime may plan memory ahead. traps: what went wrong before.
+    """
+
+    ep_name: str
+    devices: Mapping[Kind, Takes]
+    package: str | None = None
+    distribution: str | None = None
+    built_in: str | None = None
+    windows_ml: bool = False
+    stands_for: Kind | None = None
+    chooses_itself: bool = False
+    options: tuple[Option, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    defaults: Callable[[Kind, int], dict[str, str]] = field(default=lambda _kind, _threads: {})
+    emulated: Mapping[str, str] = field(default_factory=dict)
+    merge: Callable[[dict[str, str], dict[str, str]], dict[str, str]] = field(
+        default=lambda defaults, asked: defaults | asked
+    )
+    number_key: str | None = None
+    compiles: bool = False
+    one_at_a_time: bool = False
+    memory_pattern: bool = True
+    traps: tuple[str, ...] = ()

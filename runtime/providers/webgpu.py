@@ -1,0 +1,54 @@
+"""WebGPU: any GPU that has Vulkan, Direct3D 12 or Metal, and software that plays one."""
+
+from runtime.providers.options import SWITCH, Option
+from runtime.providers.provider import Provider, Takes
+
+PREFIX = "ep.webgpuexecutionprovider."
+CACHES = ("disabled", "lazyRelease", "simple", "bucket")
+OPTIONS = (
+    Option(f"{PREFIX}dawnBackendType", "what drives the GPU", ("Vulkan", "D3D12"), ""),
+    Option(
+        f"{PREFIX}powerPreference",
+        "which of several GPUs",
+        ("high-performance", "low-power"),
+        "high-performance",
+    ),
+    Option(f"{PREFIX}deviceId", "contexts of one number share a device", default="0", least=0),
+    Option(f"{PREFIX}preferredLayout", "of images", ("NCHW", "NHWC"), "NHWC"),
+    Option(f"{PREFIX}enableGraphCapture", "record a call and play it again", SWITCH, "0"),
+    Option(f"{PREFIX}enableInt64", "whole numbers of 64 bits on the GPU", SWITCH, "0"),
+    Option(
+        f"{PREFIX}validationMode",
+        "how much is checked",
+        ("disabled", "wgpuOnly", "basic", "full"),
+        "basic",
+    ),
+    Option(f"{PREFIX}enableRobustness", "checks against reads out of bounds", SWITCH, ""),
+    Option(f"{PREFIX}preserveDevice", "keep the device when sessions end", SWITCH, "0"),
+    Option(f"{PREFIX}forceCpuNodeNames", "nodes for the CPU, by name, with line ends between"),
+    Option(f"{PREFIX}maxStorageBufferBindingSize", "bytes of one buffer", default="0", least=0),
+    Option(f"{PREFIX}maxNumPendingDispatches", "kernels sent at once", default="", least=1),
+    Option(f"{PREFIX}sessionBufferPoolGenerations", "buffers kept", default="1", least=0),
+    Option(f"{PREFIX}storageBufferCacheMode", "how buffers are reused", CACHES, "bucket"),
+    Option(f"{PREFIX}uniformBufferCacheMode", "how buffers are reused", CACHES, "simple"),
+    Option(f"{PREFIX}queryResolveBufferCacheMode", "how buffers are reused", CACHES, "disabled"),
+    Option(f"{PREFIX}defaultBufferCacheMode", "how buffers are reused", CACHES, "disabled"),
+    Option(f"{PREFIX}kvCacheQuantizationBits", "of cached keys; 0: none", ("0", "4", "8"), "0"),
+    Option(f"{PREFIX}multiRotaryCacheConcatOffset", "of long contexts", default="0", least=0),
+)
+
+WEBGPU = Provider(
+    "WebGpuExecutionProvider",
+    {"GPU": Takes(("portable",), ("fp32", "fp16"))},
+    package="onnxruntime_ep_webgpu",
+    distribution="onnxruntime-ep-webgpu",
+    built_in="onnxruntime-webgpu",
+    stands_for="GPU",
+    chooses_itself=True,
+    options=OPTIONS,
+    traps=(
+        "It picks a GPU by itself: GPU:1 cannot be asked for, only powerPreference.",
+        "Software plays a GPU only with ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1; in float32 only "
+        "with SwiftShader.",
+    ),
+)
