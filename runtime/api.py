@@ -213,6 +213,7 @@ class Session:
             "exactness": models.exactness.kind,
             "emulated": models.devices.profile.name if models.devices else None,
             "time_scale": models.devices.timing.scale if models.devices else None,
+            "devices": {role: str(place) for role, place in self._places.items()},
             "providers": self._providers,
         }
 
@@ -283,11 +284,17 @@ class Session:
 
     @property
     def _providers(self) -> dict[str, str]:
-        models = self._models
-        names = {"target": providers.PROVIDERS[models.settings.place.provider].ep_name}
-        if models.draft == "model" and self.strategy != "autoregressive":
-            names["draft"] = providers.PROVIDERS[models.settings.draft_place.provider].ep_name
-        return names
+        return {
+            role: providers.PROVIDERS[place.provider].ep_name
+            for role, place in self._places.items()
+        }
+
+    @property
+    def _places(self) -> dict[str, providers.Place]:
+        settings = self._models.settings
+        if self._models.draft == "model" and self.strategy != "autoregressive":
+            return {"target": settings.place, "draft": settings.draft_place}
+        return {"target": settings.place}
 
     def _write(
         self,

@@ -1,0 +1,88 @@
+"""Plug-in providers for real, those of them that are installed: every node there, near the CPU's.
+
+OpenVINO is installed for the tests; QNN's HTP is emulated where its package is there.
+"""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runtime import open_session
+from runtime.errors import UsageError
+from runtime.providers import PROVIDERS, Place, load, resolve, strays, version
+
+BOUNDS = {"OpenVINO": 1e-4, "QNN": 0.05}  # QNN computes in float16
+HERE = [key for key in BOUNDS if find_spec(str(PROVIDERS[key].package)) is not None]
+
+pytestmark = pytest.mark.skipif(not HERE, reason="no plug-in provider is installed")
+
+
+def feeds(session: Any) -> dict[str, NDArray[Any]]:
+    """Random cached keys and values, all of which each row sees."""
+    random = np.random.default_rng(3)
+    types = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
+    given: dict[str, NDArray[Any]] = {}
+    for item in session.get_inputs():
+        values = random.normal(0, 0.1, item.shape) * (item.type == "tensor(float)")
+        given[item.name] = values.astype(types[item.type])
+    return given | {"mask": np.zeros_like(given["mask"])}
+
+
+@pytest.mark.parametrize("key", HERE)
+def test_a_portable_graph_runs_whole_and_near_the_cpus_answer(key: str, tiny_bundle: Path) -> None:
+    path = tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx"
+    place = resolve("draft", provider=key)
+    session = load(path, threads=1, name=place)
+    assert strays(session, place) == {}
+    given = feeds(session)
+    known = load(path, threads=1).run(["logits"], given)[0]
+    found = session.run(["logits"], given)[0]
+    assert np.abs(found - known).max() < BOUNDS[key]
+    assert np.abs(known).max() > BOUNDS[key]
+    assert version(key)[0].isdigit()
+
+
+@pytest.mark.parametrize("key", HERE)
+def test_a_key_that_it_would_ignore_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match=f"provider {key} has no option 'cpu_fallback'"):
+        resolve("draft", provider=key, options={"cpu_fallback": "1"})
+
+
+@pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
+def test_operators_may_run_on_the_cpu_where_that_is_allowed(tiny_bundle: Path) -> None:
+    said: list[str] = []
+    place = Place("OpenVINO", "CPU", report=said.append)
+    load(tiny_bundle / "target" / "fp32" / "fused.onnx", threads=1, name=place)
+    (line,) = said
+    assert "fused.onnx runs on OpenVINO on CPU, except for CPUExecutionProvider: " in line
+    assert "GroupQueryAttention" in line
+    said.clear()
+    load(tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx", threads=1, name=place)
+    assert said == []
+
+
+@pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
+def test_a_program_asks_for_a_device_with_options_of_its_own(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """A folder for what OpenVINO compiles, and float32 as before."""
+    config = {"CPU": {"CACHE_DIR": str(tmp_path / "compiled")}}
+    with open_session(
+        tiny_bundle,
+        cache_dir=tmp_path,
+        draft="none",
+        device="CPU",
+        execution_provider="openvino",
+        provider_options={"load_config": json.dumps(config)},
+    ) as session:
+        assert session.settings["precision"] == "fp32"
+        assert session.settings["devices"] == {"target": "OpenVINO on CPU"}
+        assert session.settings["providers"] == {"target": "OpenVINOExecutionProvider"}
+        text = "".join(session.generate("Once upon", max_new_tokens=6))
+    with open_session(tiny_bundle, cache_dir=tmp_path, draft="none", precision="fp32") as session:
+        assert "".join(session.generate("Once upon", max_new_tokens=6)) == text
