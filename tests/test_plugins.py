@@ -13,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from runtime import open_session
-from runtime.errors import UsageError
+from runtime.errors import ProviderError, UsageError
 from runtime.providers import PROVIDERS, Place, load, resolve, strays, version
+from runtime.providers.options import read_options
 
 BOUNDS = {"OpenVINO": 1e-4, "QNN": 0.05}  # QNN computes in float16
 HERE = [key for key in BOUNDS if find_spec(str(PROVIDERS[key].package)) is not None]
@@ -86,3 +87,22 @@ def test_a_program_asks_for_a_device_with_options_of_its_own(
         text = "".join(session.generate("Once upon", max_new_tokens=6))
     with open_session(tiny_bundle, cache_dir=tmp_path, draft="none", precision="fp32") as session:
         assert "".join(session.generate("Once upon", max_new_tokens=6)) == text
+
+
+@pytest.mark.parametrize("key", [key for key in HERE if key == "QNN"] or [None])
+def test_a_wrong_backend_is_refused_before_or_by_loading(
+    key: str | None, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """QNN would take both, and compute on the CPU or write garbage."""
+    known = PROVIDERS["QNN"].options
+    with pytest.raises(
+        UsageError, match="backend_type of QNN is 'saver'; it takes htp, gpu or cpu"
+    ):
+        read_options("draft", "QNN", known, {"backend_type": "saver"})
+    if key is not None:
+        path = tmp_path / "libQnnNone.so"
+        place = resolve("draft", provider=key, options={"backend_path": str(path)})
+        with pytest.raises(
+            ProviderError, match=r"QNN on NPU, but .* elsewhere \(CPUExecutionProvider"
+        ):
+            load(tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx", threads=1, name=place)
