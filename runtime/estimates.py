@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 MOST_PLACES = 16  # of a proposal that are told apart
 LONGEST_MATCH = 8  # of a copied text; longer ones count as this
 HALF_LIFE = 24.0  # observations of one place after which one weighs half
+HALF_LIFE_IN_SESSION = 256.0
 HALF_LIFE_UNSEEN = 256.0  # rounds, of whatever kind
 OF_AN_EARLIER_TEXT = 0.5  # what its observations weigh in a new one
+
+FADING, FADING_IN_SESSION = 0.5 ** (1 / HALF_LIFE), 0.5 ** (1 / HALF_LIFE_IN_SESSION)
 
 PRIOR_WEIGHT = 2.0  # observations that a prior is worth
 # Below what the reference model's drafts show in docs/draft.md and docs/log.md.
@@ -23,21 +26,29 @@ HITS_WEIGHT = 8.0  # rounds with hits and misses that the model of ranks is wort
 
 @dataclass(slots=True)
 class Share:
-    """How often something is so, of observations that fade, beside a prior's."""
+    """How often something is so, of observations that fade, beside a prior's.
+
+    They fade twice: `yes` of `seen` soon, and with a text; `ever_yes` of `ever` over a session, so
+    that what is forgotten of a text returns to what the session has shown and not to the prior.
+    """
 
     prior: float
     weight: float = PRIOR_WEIGHT
     yes: float = 0.0
     seen: float = 0.0
+    ever_yes: float = 0.0
+    ever: float = 0.0
 
     def learn(self, *, is_so: bool) -> None:
         """One observation more; those before weigh a little less."""
-        self.fade(0.5 ** (1 / HALF_LIFE))
+        self.fade(FADING)
         self.yes += is_so
         self.seen += 1
+        self.ever_yes = self.ever_yes * FADING_IN_SESSION + is_so
+        self.ever = self.ever * FADING_IN_SESSION + 1
 
     def fade(self, kept: float) -> None:
-        """Let all observations weigh `kept` of what they did."""
+        """Let all observations of this text weigh `kept` of what they did."""
         self.yes *= kept
         self.seen *= kept
 
@@ -46,8 +57,9 @@ class Share:
 
         prior: instead of its own, where that is less.
         """
+        usual = (self.ever_yes + max(prior, self.prior) * PRIOR_WEIGHT) / (self.ever + PRIOR_WEIGHT)
         whole = self.seen + self.weight
-        mean = (self.yes + max(prior, self.prior) * self.weight) / whole
+        mean = (self.yes + usual * self.weight) / whole
         return min(1.0, mean + deviations * math.sqrt(mean * (1 - mean) / (whole + 1)))
 
 

@@ -9,6 +9,7 @@ from runtime.estimates import (
     COPIED,
     FIRST_PLACE,
     HALF_LIFE,
+    HALF_LIFE_IN_SESSION,
     HALF_LIFE_UNSEEN,
     LATER_PLACES,
     LONGEST_MATCH,
@@ -21,10 +22,21 @@ def test_a_share_is_its_prior_then_what_is_seen() -> None:
     share = Share(0.5, weight=2.0)
     assert share.at() == 0.5
     share.learn(is_so=True)
-    assert share.at() == pytest.approx((1 + 1) / 3)
+    usual = (1 + 0.5 * 2) / 3  # of the session, which is this one observation and the prior
+    assert share.at() == pytest.approx((1 + 2 * usual) / 3)
     share.learn(is_so=False)
-    kept = 0.5 ** (1 / HALF_LIFE)
-    assert share.at() == pytest.approx((kept + 1) / (kept + 1 + 2))
+    kept, ever = 0.5 ** (1 / HALF_LIFE), 0.5 ** (1 / HALF_LIFE_IN_SESSION)
+    usual = (ever + 0.5 * 2) / (ever + 1 + 2)
+    assert share.at() == pytest.approx((kept + 2 * usual) / (kept + 1 + 2))
+
+
+def test_what_is_forgotten_of_a_text_returns_to_what_the_session_has_shown() -> None:
+    share = Share(0.9, weight=2.0)
+    for _ in range(100):
+        share.learn(is_so=False)
+    share.fade(0.0)
+    assert share.at() < 0.05
+    assert share.at(prior=1.0) < 0.05  # what a place before it shows is no better guess
 
 
 def test_an_observation_weighs_half_after_the_half_life() -> None:
