@@ -146,7 +146,7 @@ def _signature(
     """The graph's inputs and outputs, in the order in which the module's docstring names them."""
     geometry = model.geometry
     info = helper.make_tensor_value_info
-    cache_shape: list[str | int | None] = [1, geometry.kv_heads, "capacity", geometry.head_size]
+    shape = cache_shape(model)
     handed = [info(name, writer.real_type, ["tokens", 1, geometry.hidden]) for name in HANDED_OVER]
     is_last = layers.stop == geometry.layers
     inputs = handed if layers.start else [info("tokens", TensorProto.INT64, ["tokens"])]
@@ -164,14 +164,24 @@ def _signature(
         inputs.append(info("position_ids", TensorProto.INT64, [1, "attended"]))
         bias: list[str | int | None] = [1, 1, "attended", "total"]
         inputs.append(info("attention_bias", writer.real_type, bias))
-    caches = [
+    caches = cache_names(layers, lanes=lanes)
+    inputs += [info(f"past.{name}", writer.real_type, shape) for name in caches]
+    logits = info("logits", TensorProto.FLOAT, ["rows", model.logits])
+    outputs = [logits] if is_last else handed
+    outputs = outputs + [info(f"present.{name}", writer.real_type, shape) for name in caches]
+    return inputs, outputs
+
+
+def cache_names(layers: range, *, lanes: int = 1) -> list[str]:
+    """What past and present are called, in their order."""
+    return [
         f"{lane}.{layer}.{part}"
         for lane in range(lanes)
         for layer in layers
         for part in ("key", "value")
     ]
-    inputs += [info(f"past.{name}", writer.real_type, cache_shape) for name in caches]
-    logits = info("logits", TensorProto.FLOAT, ["rows", model.logits])
-    outputs = [logits] if is_last else handed
-    outputs = outputs + [info(f"present.{name}", writer.real_type, cache_shape) for name in caches]
-    return inputs, outputs
+
+
+def cache_shape(model: Model) -> list[str | int | None]:
+    """The shape of each of them."""
+    return [1, model.geometry.kv_heads, "capacity", model.geometry.head_size]

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from export.exit_head import Exit, build_exit_head
 from export.fused import build_fused
+from export.gpu import build_gpu
 from export.model import Model
 from export.portable import build_portable
 from export.writer import GraphWriter, WeightFile, close_model
@@ -37,6 +38,8 @@ def graph_file(
     whose = "draft-" if distilled else ""
     if flavour == "portable":
         return f"{whose}portable-{rows}-rows.onnx"
+    if flavour == "gpu":
+        return f"{whose}gpu.onnx"
     return f"{whose}fused.onnx" if lanes == 1 else f"{whose}fused-{lanes}-lanes.onnx"
 
 
@@ -108,6 +111,8 @@ def _write(
         for count in (1, *lanes):
             graph = build_fused(writer(), model, precision, lanes=count, inexact=inexact)
             onnx.save(graph, folder / file(lanes=count))
+    elif flavour == "gpu":
+        onnx.save(build_gpu(writer(), model, precision, inexact=inexact), folder / file())
     elif flavour == "portable":
         context = portable_context(model)
         for rows, logits in portable_rows(model).items():
@@ -116,7 +121,7 @@ def _write(
             )
             onnx.save(graph, folder / file(rows=rows))
     else:
-        raise BuildError(f"There is no flavour {flavour!r}; there is fused and portable.")
+        raise BuildError(f"There is no flavour {flavour!r}; there is fused, gpu and portable.")
 
 
 def _write_parts(

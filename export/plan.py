@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast, get_args
 
+from export import gpu
 from export.linear import INT4_BLOCK
 from export.trained import Trained
 from runtime.bundle_files import file_sha256
@@ -13,6 +14,7 @@ from runtime.manifest import Flavour, Geometry, Precision, RoleName, Source
 
 PRECISIONS: dict[Flavour, tuple[Precision, ...]] = {
     "fused": ("fp32", "fp16", "int8", "int4"),
+    "gpu": gpu.PRECISIONS,
     "portable": ("fp32", "fp16", "int8"),
 }
 KNOWN_GRAPHS = [

@@ -60,7 +60,7 @@ def open_graph(
         parts = exit_of(graph)
         prefix, suffix = folder / parts.prefix, folder / parts.suffix
         session = SplitSession(prefix, suffix, geometry, layer=exit_layer, **settings)
-    elif graph.flavour == "fused":
+    elif graph.flavour != "portable":
         session = FusedSession(folder / graph.file, geometry, **settings)
     else:
         files = {int(rows): folder / file for rows, file in graph.rows.items()}

@@ -1,4 +1,4 @@
-"""A fused graph's session: attention works on a buffer that is input and output at once.
+"""A fused or gpu graph's session: attention works on a buffer that is input and output at once.
 
 What it hides: the doubling of a lone row around attention, the shapes of a call, and the binding
 of buffers, which happens once for every shape.
@@ -25,6 +25,7 @@ MOST_BOUND_SHAPES = 64
 HANDED_OVER = ("hidden", "skip")  # by one part of a model to the next
 
 Load = Callable[[Path], ort.InferenceSession]
+Names = tuple[frozenset[str], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Part:
 
 
 class FusedSession(GraphSession[Buffers]):
-    """A fused graph of one lane with its own cache; one thread uses it."""
+    """A fused graph of one lane, or a gpu graph, with its own cache; one thread uses it."""
 
     chunk = 128  # the product is compute-bound from about here
 
@@ -66,6 +67,10 @@ class FusedSession(GraphSession[Buffers]):
             cache = Buffers(geometry, longest, self._real)
         width = width_of_logits(geometry, self._parts[-1].session)
         super().__init__(geometry, cache, logits_width=width)
+        self._names = [_names(part.session) for part in self._parts]
+        inputs, _ = self._names[0]
+        self._least = 2 if "attention_rows" in inputs else 1  # rows that attention sees
+        self._counts = "position_ids" in inputs  # the operator, where it is told of no other keys
         self._core = cores[0] if cores else None
         self._logits = np.empty((1, self.logits_width), np.float32)
         self._zeros = np.zeros(0, self._real)
@@ -89,10 +94,10 @@ class FusedSession(GraphSession[Buffers]):
         rows, wanted = len(tokens) + len(nodes), num_logits + len(nodes)
         with misfits_named():
             call = self._call(rows, wanted)
-            call.feed(tokens, self.cache.length, nodes, self._bias(len(tokens), nodes))
-        for part, binding in zip(self._parts, call.bindings, strict=True):
+        call.feed(tokens, self.cache.length, nodes, self._bias(len(tokens), nodes))
+        for number, part in enumerate(self._parts):
             with self.pace(part.name, rows), misfits_named(), providers.pinned(self._core):
-                part.session.run_with_iobinding(binding, self._run_options)
+                part.session.run_with_iobinding(call.binding(number), self._run_options)
             if part is not self._parts[-1]:
                 self._between(call.handed_over, wanted)
         self.cache.append(tokens)
@@ -106,9 +111,9 @@ class FusedSession(GraphSession[Buffers]):
 
         [1, 1, rows that attention sees, keys that the operator is told of]
         """
-        rows = max(width + len(nodes), 2)
+        rows = max(width + len(nodes), self._least)
         # Told of as many keys as rows, the operator counts the positions of a tree itself.
-        keys = self.length + rows + (1 if nodes and not self.length else 0)
+        keys = self.length + rows + (1 if self._counts and nodes and not self.length else 0)
         if not nodes:
             most = rows * (self.context + 1)
             if most > len(self._zeros):
@@ -127,10 +132,25 @@ class FusedSession(GraphSession[Buffers]):
             if len(self._calls) >= MOST_BOUND_SHAPES:
                 self._calls.clear()
             logits = self._logits[:num_logits]
+            handed_over = np.empty((2, width, 1, self.geometry.hidden), self._real)
             self._calls[width, num_logits] = _Call(
-                self._parts, self.cache, width, logits, hidden=self.geometry.hidden
+                self._parts,
+                self._names,
+                self.cache,
+                logits,
+                handed_over,
+                attended=max(width, self._least),
             )
         return self._calls[width, num_logits]
+
+
+def _names(session: ort.InferenceSession) -> Names:
+    """What a graph takes and what it gives."""
+    inputs, outputs = (
+        frozenset(item.name for item in items)
+        for items in (session.get_inputs(), session.get_outputs())
+    )
+    return inputs, outputs
 
 
 class _Call:
@@ -142,56 +162,65 @@ class _Call:
     def __init__(
         self,
         parts: Sequence[Part],
+        names: Sequence[Names],
         cache: Buffers,
-        width: int,
         logits: NDArray[np.float32],
+        handed_over: NDArray[Any],
         *,
-        hidden: int,
+        attended: int,
     ) -> None:
-        self._attended = max(width, 2)
-        self._positions = np.zeros((1, self._attended), np.int64)
+        """`handed_over` [2, rows, 1, hidden] is written by each part but the last."""
+        width = handed_over.shape[1]
+        self.handed_over = handed_over
+        self._attended = attended
         self._tokens = np.zeros(width, np.int64)
         self._key_length = np.zeros(1, np.int32)
         self._total_length = np.zeros((), np.int32)
-        common: dict[str, NDArray[Any]] = {
-            "attention_rows": np.minimum(np.arange(self._attended), width - 1),
-            "attention_shape": np.array([1, self._attended, -1]),
+        self._positions = np.zeros((1, attended), np.int64)
+        inputs: dict[str, Any] = {
+            "attention_rows": np.minimum(np.arange(attended), width - 1),
+            "attention_shape": np.array([1, attended, -1]),
             "attention_keep": np.arange(width),
+            "logits_rows": np.arange(width - len(logits), width),
+            "tokens": self._tokens,
             "key_lengths.0": self._key_length,
             "total_lengths.0": self._total_length,
             "position_ids": self._positions,
+            **dict(zip(HANDED_OVER, handed_over, strict=True)),
         }
-        self.handed_over = np.empty((2, width, 1, hidden), cache.buffers.dtype)
-        handed = dict(zip(HANDED_OVER, self.handed_over, strict=True))
-        self.bindings: list[ort.IOBinding] = []
+        written = {"logits": logits, **dict(zip(HANDED_OVER, handed_over, strict=True))}
+        self._parts: list[tuple[ort.IOBinding, frozenset[str]]] = []
         self._kept: list[object] = []  # a binding holds addresses only
-        for part in parts:
+        for part, (taken, given) in zip(parts, names, strict=True):
             caches = {
                 f"0.{layer}.{name}": buffer
                 for layer in part.layers
                 for name, buffer in zip(("key", "value"), cache.buffers[layer], strict=True)
             }
-            inputs = {**common, **{f"past.{name}": buffer for name, buffer in caches.items()}}
-            outputs = {f"present.{name}": buffer for name, buffer in caches.items()}
-            inputs |= {"tokens": self._tokens} if part is parts[0] else handed
-            if part is parts[-1]:
-                inputs["logits_rows"] = np.arange(width - len(logits), width)
-                outputs["logits"] = logits
-            else:
-                outputs |= handed
-            self.bindings.append(part.session.io_binding())
-            providers.bind(self.bindings[-1], inputs, outputs)
-            self._kept.append((inputs, outputs))
+            own = inputs | {f"past.{name}": it for name, it in caches.items()}
+            own = {name: it for name, it in own.items() if name in taken}
+            outputs = written | {f"present.{name}": it for name, it in caches.items()}
+            outputs = {name: it for name, it in outputs.items() if name in given}
+            binding = part.session.io_binding()
+            providers.bind(binding, own, outputs)
+            self._kept.append((own, outputs))
+            self._parts.append((binding, taken))
 
     def feed(self, tokens: NDArray[np.int64], length: int, nodes: Rows, bias: NDArray[Any]) -> None:
         """Fill the inputs: `tokens` after `length` cached ones, then `nodes`."""
-        width = len(tokens)
+        width, keys = len(tokens), bias.shape[-1]
         self._tokens[:width], self._tokens[width:] = tokens, nodes.tokens
-        self._positions[0] = np.arange(length, length + self._attended)
+        places = np.arange(keys)
         if nodes:
-            self._positions[0, width:] = nodes.positions
+            places[length + width : length + len(self._tokens)] = nodes.positions
+        self._positions[0] = places[length : length + self._attended]
         self._key_length[0] = length + self._attended - 1
-        self._total_length[...] = bias.shape[-1]
-        for binding in self.bindings:
-            providers.bind(binding, {"attention_bias": bias}, {})
-        self._bias = bias
+        self._total_length[...] = keys
+        self._sized = {"places": places, "attention_bias": bias}  # as many as there are keys
+
+    def binding(self, part: int) -> ort.IOBinding:
+        """What a part runs on: what was fed, and what the part before it left."""
+        binding, taken = self._parts[part]
+        sized = {name: it for name, it in self._sized.items() if name in taken}
+        providers.bind(binding, sized, {})
+        return binding

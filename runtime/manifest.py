@@ -18,7 +18,7 @@ INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply int
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # what file managers leave where they looked
 
 RoleName = Literal["target", "draft"]
-Flavour = Literal["fused", "portable"]
+Flavour = Literal["fused", "gpu", "portable"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 
 # The most that a manifest may say: several times what any model has, and few enough that no

@@ -12,7 +12,7 @@ from export import gguf_file
 from export.graph import graph_file, portable_context, portable_rows
 from export.model import Model
 from runtime.fused import FusedSession
-from runtime.manifest import Precision
+from runtime.manifest import Flavour, Precision
 from runtime.portable import PortableSession
 from tests import tiny
 from tests.stored import blocks_back, columns_back
@@ -30,10 +30,12 @@ def tiny_model(folder: Path, *, tied: bool = False) -> Model:
     return gguf_file.read(tiny.write_gguf(path, weights=tiny.tensors(tied=tied))).model
 
 
-def fused(folder: Path, model: Model, **settings: Any) -> FusedSession:
-    """A session on the fused graph in `folder`."""
+def fused(
+    folder: Path, model: Model, *, flavour: Flavour = "fused", **settings: Any
+) -> FusedSession:
+    """A session on the fused graph in `folder`, or on the gpu graph."""
     settings = {"threads": 1} | settings
-    file = graph_file("fused", distilled=model.distilled)
+    file = graph_file(flavour, distilled=model.distilled)
     return FusedSession(folder / file, model.geometry, **settings)
 
 

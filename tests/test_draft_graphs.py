@@ -34,7 +34,7 @@ CASES: list[tuple[Flavour, Precision, bool]] = [
     for precision in precisions
     for tied in (True, False)
 ]
-DRAFT_FILES = {graph_file("fused", distilled=True)} | {
+DRAFT_FILES = {graph_file("fused", distilled=True), graph_file("gpu", distilled=True)} | {
     graph_file("portable", rows=rows, distilled=True) for rows in DRAFT_ROWS
 }
 
@@ -49,8 +49,9 @@ class Built:
     precision: Precision
 
     def session(self, flavour: Flavour) -> Session:
-        opened: Callable[..., Session] = fused if flavour == "fused" else portable
-        return opened(self.folder, self.draft)
+        if flavour == "portable":
+            return portable(self.folder, self.draft)
+        return fused(self.folder, self.draft, flavour=flavour)
 
     @property
     def flavours(self) -> list[Flavour]:
@@ -157,7 +158,7 @@ def test_the_tables_are_stored_once_and_the_rest_apart(
     graphs = {path.name: stored(path) for path in built.folder.glob("*.onnx")}
     theirs = {name: found for name, found in graphs.items() if name.startswith("draft-")}
     assert theirs.keys() == {name for name in DRAFT_FILES if name in graphs}
-    assert len(theirs) == (4 if "portable" in built.flavours else 1)
+    assert len(theirs) == len(built.flavours) + (2 if "portable" in built.flavours else 0)
     targets = {
         n: it for name, found in graphs.items() if name not in theirs for n, it in found.items()
     }
@@ -249,13 +250,18 @@ def test_a_pass_of_many_tokens_has_logits_for_all(tmp_path: Path) -> None:
 def test_a_draft_of_one_token_a_pass_has_no_masks(tmp_path: Path) -> None:
     target = tiny_model(tmp_path, tied=True)
     draft = tiny_draft(target, (0, 1), tokens_per_pass=1)
-    build_graphs(draft, "fp32", tmp_path, flavours=["fused", "portable"], inexact=True)
+    build_graphs(draft, "fp32", tmp_path, flavours=["fused", "gpu", "portable"], inexact=True)
     assert {path.name for path in tmp_path.iterdir()} - {"tiny.gguf"} == {
         WEIGHTS_FILE,
         *DRAFT_FILES,
     }
     wanted = reference.logits(draft, TEXT.tolist())
-    for session in (fused(tmp_path, draft), portable(tmp_path, draft)):
+    sessions: tuple[Session, ...] = (
+        fused(tmp_path, draft),
+        fused(tmp_path, draft, flavour="gpu"),
+        portable(tmp_path, draft),
+    )
+    for session in sessions:
         found = session.extend(TEXT, num_logits=len(TEXT))
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(np.ptp(wanted)))
     for path in tmp_path.glob("*.onnx"):

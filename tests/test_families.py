@@ -42,7 +42,7 @@ def graph_logits(
     """The logits of all tokens of TEXTS."""
     build_graphs(model, precision, folder, flavours=[flavour], inexact=inexact)
     session: FusedSession | PortableSession
-    if flavour == "fused":
+    if flavour != "portable":
         session = FusedSession(folder / graph_file(flavour), model.geometry, threads=1)
     else:
         graphs = {rows: folder / graph_file(flavour, rows=rows) for rows in PORTABLE_ROWS}
@@ -61,7 +61,7 @@ def lost(found: Array, wanted: Array) -> Array:
     return difference
 
 
-@pytest.mark.parametrize("flavour", ["fused", "portable"])
+@pytest.mark.parametrize("flavour", ["fused", "gpu", "portable"])
 def test_fp32(model: Model, flavour: Flavour, tmp_path: Path) -> None:
     found = graph_logits(model, flavour, "fp32", tmp_path)
     assert np.abs(found - reference_logits(model)).max() < 1e-3
