@@ -54,8 +54,10 @@ def open_graph(
     when the graph has no early exit, and with ProviderError as `providers.load`.
     """
     session: GraphSession[Any]
-    if graph.flavour == "fused" and as_place(provider).provider != "CPU":
-        raise ProviderError(f"A fused graph runs on CPU only as yet, and not on {provider}.")
+    if graph.flavour != "portable" and as_place(provider).provider != "CPU":
+        raise ProviderError(
+            f"A {graph.flavour} graph runs on CPU only as yet, and not on {provider}."
+        )
     if exit_layer is not None:
         parts = exit_of(graph)
         prefix, suffix = folder / parts.prefix, folder / parts.suffix
