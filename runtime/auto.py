@@ -173,6 +173,7 @@ class Auto(Mirror):
             self._reads = True
         with self._metrics.waiting():
             if not (self._worker.wait_read() if self._in_turn else self._worker.ready()):
+                begun.is_shared = begun.is_shared or self._worker.is_reading
                 return False
             if is_new or not self._is_warm:
                 # A short text is read only now, and the first pass of a shape binds its buffers.

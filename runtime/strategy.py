@@ -93,6 +93,7 @@ class Speculative:
     def begin(self, prompt: NDArray[np.int64], sampling: Sampling, metrics: Metrics) -> None:
         """The draft reads the prompt beside the target, or rests until its turn."""
         self._text, self._sampling, self._metrics = prompt, sampling, metrics
+        self._worker.forgive()
         if self._reads_at_once:
             self._start(prompt)
 

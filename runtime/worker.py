@@ -135,9 +135,13 @@ class DraftWorker:
             self._timing.sleep(READING_S)
         return True
 
+    def forgive(self) -> None:
+        """A text starts, for which drafts that were dropped before it matter no more."""
+        self.errors = self.errors[-1:] if self._drafts.current is None else []
+
     def begin(self, tokens: Sequence[int] | NDArray[np.int64], sampling: Sampling) -> None:
         """Start a text from its committed tokens; the draft reads it while the caller does."""
-        self.errors = self.errors[-1:] if self._drafts.current is None else []
+        self.forgive()
         self._collect()  # also answers that nobody waited for, which would fill the ring
         self.work = DraftWork()
         self._sampling = sampling

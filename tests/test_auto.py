@@ -168,6 +168,31 @@ def test_the_planner_is_told_when_the_draft_reads_beside_the_target() -> None:
     assert [each.is_shared for each in planner.told] == [True] * 3 + [False] * 3
 
 
+def test_a_round_in_which_the_draft_begins_to_read_is_shared_already() -> None:
+    target = speaking(range(1, 15), vocabulary=20, context=128)
+    drafter = SlowReader(target, right)
+    with working(drafter, target, hang=drafter.may) as worker:
+        strategy, planner = auto(worker, NOTHING, NOTHING, Choice("model", 2))
+        planner.wants = False
+        write(target, strategy, [19] * 70, max_new_tokens=6)
+    assert [each.is_shared for each in planner.told] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_a_text_that_no_draft_reads_has_no_errors_of_the_one_before(*, in_turn: bool) -> None:
+    target = speaking(range(1, 15), vocabulary=20)
+    drafters = [TableDrafter(target, right) for _ in range(2)]
+    with working(drafters.pop, target) as worker:
+        strategy, planner = auto(worker, NOTHING, in_turn=in_turn)
+        worker._drop(DraftError("It was dropped."))
+        write(target, strategy, max_new_tokens=4)
+        assert worker.error == "It was dropped."
+        wait_until(lambda: worker.has_draft)
+        planner.wants = False
+        write(target, strategy, max_new_tokens=4)
+        assert worker.error is None
+
+
 def test_lookup_and_what_it_would_have_given() -> None:
     target = speaking((1, 2, 3, 4), vocabulary=8)
     with working(TableDrafter(target, wrong), target) as worker:
