@@ -138,7 +138,8 @@ class Planner:
             trial = self._trial(plans, best)
         plan = trial or best
         choice = plan.after_hit if rollout and plan.after_hit else plan.choice
-        return _within(choice, min(room, rollout or room))
+        is_made = rollout > 0 and choice.source == "model"
+        return _within(choice, min(room, rollout) if is_made else room)
 
     def learn(self, told: Round) -> None:
         """Take in what the round that was chosen last has been."""
@@ -259,7 +260,7 @@ class Planner:
     def _reading_s(self) -> float:
         """Seconds that the draft takes more for what it has not read."""
         draft = self._costs.alone.draft
-        return draft(self._unread + 1) - draft(1)
+        return max(0.0, draft(self._unread + 1) - draft(1))
 
     def _trial(self, plans: Sequence[Plan], best: Plan) -> Plan | None:
         """Another plan to try now, if one gives hope or was not had for long, and costs little."""
@@ -276,20 +277,23 @@ class Planner:
             if kind in DRAFTED:
                 loss += self._reading_s
             if self._lost + loss <= means:
-                if is_due:
-                    trials.pause = min(2 * trials.pause, LONGEST_PAUSE)
                 self._trial_against = best
                 return plan
         return None
 
     def _account(self, told: Round) -> None:
-        """What a trial lost, and when its kind was had."""
-        kind = told.choice.kind
-        trials = self._trials.setdefault(kind, Trials())
+        """What a trial lost, and when its kind was had.
+
+        While the draft reads, what was to be tried was not, and is still due.
+        """
+        trials = self._trials.setdefault(told.choice.kind, Trials())
+        was_due = self._rounds > trials.last + trials.pause
         trials.last = self._rounds
         if self._trial_against is None:
             trials.pause = SHORTEST_PAUSE
             return
+        if was_due:
+            trials.pause = min(2 * trials.pause, LONGEST_PAUSE)
         self._tried += 1
         lost = told.reading_s + told.seconds - told.settled / self._trial_against.speed
         self._lost = max(0.0, self._lost + lost)

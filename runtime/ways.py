@@ -178,7 +178,8 @@ class Ways:
         return [self._plan(choice, seconds[length - 1], tokens[length], hope)]
 
     def given(self, rollout: int) -> Plan:
-        """To verify what the draft has made and let it rest."""
+        """To verify what the draft has made, as far as it may, and let it rest."""
+        rollout = min(rollout, self._lengths[-1])
         tokens = expected_tokens(self._estimates.model(rollout)[:rollout])
         return self._plan(
             Choice("model", rollout), lookup_s(self._costs.alone, rollout), tokens, tokens

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from runtime.costs import Costs, Curve, together
-from runtime.planner import DECIDED, FIRST_ALONE, NOTHING, READ_FOR, Choice, Planner, Round, Source
+from runtime.planner import (
+    DECIDED,
+    FIRST_ALONE,
+    NOTHING,
+    PLANNED_AFTER_TRIAL,
+    READ_FOR,
+    Choice,
+    Planner,
+    Round,
+    Source,
+)
 from runtime.ways import ALL, HALF, NO_EXIT
 
 # A target that verifies nearly for nothing and a draft of its own that is as fast again.
@@ -126,6 +136,21 @@ def test_no_more_hypotheses_than_given(most: Sequence[int], count: int) -> None:
         planner.learn(alone())
     choice = agreeing(planner).choose(100, 0)
     assert (choice.source, choice.num_draft_tokens, choice.num_hypotheses) == ("model", 3, count)
+
+
+def test_a_rollout_of_a_guess_more_is_not_verified_whole_beyond_the_longest_proposal() -> None:
+    planner = Planner(CHEAP, sources=("model",), hypotheses=(), most_draft_tokens=2)
+    for _ in range(FIRST_ALONE):
+        planner.learn(alone())
+    assert agreeing(planner).choose(100, 0, rollout=3) == Choice("model", 2)
+
+
+def test_a_short_rollout_at_hand_shortens_no_copy() -> None:
+    planner = warmed_up(DEAR)
+    for _ in range(40):
+        planner.learn_lookup(8, 8, 8)
+        planner.learn_guessed(2, 0, None)
+    assert planner.choose(100, 8, rollout=2) == planner.choose(100, 8) == Choice("lookup", 8)
 
 
 def with_exit(costs: Costs, *, of_exit: int, is_named: bool) -> Planner:
@@ -276,6 +301,17 @@ def test_what_a_draft_must_read_first_is_spread_over_what_is_to_come() -> None:
         assert more == pytest.approx(reading_s / READ_FOR)
 
 
+def test_to_read_never_promises_time() -> None:
+    """Where wide calls were measured to be shorter than narrow ones."""
+    falling = Costs(Curve((1,), (0.001,)), Curve((1, 2), (1.0, 0.001)))
+    planner = Planner(falling, sources=("model",))
+    for _ in range(FIRST_ALONE):
+        planner.learn(alone(0.001))
+    planner.begin(unread=50, is_waited_for=True)
+    planner.choose(100, 0)
+    assert all(plan.speed > 0 for plan in planner._plans)
+
+
 @pytest.mark.parametrize(("costs", "wants"), [(DEAR, False), (CHEAP, True)])
 def test_a_draft_that_is_of_no_use_is_not_wanted_any_more(costs: Costs, *, wants: bool) -> None:
     planner = agreeing(warmed_up(costs))
@@ -299,6 +335,24 @@ def test_a_trial_counts_what_the_draft_read_for_it() -> None:
         planner.learn(Round(Choice("model", 1), 2.0, 1.0, 1, 1, reading_s=reading_s, drafted=(2,)))
         lost.append(planner._lost)
     assert lost[1] == pytest.approx(lost[0] + 5.0)
+
+
+def test_a_trial_that_the_draft_had_not_read_for_is_made_up_for() -> None:
+    planner = warmed_up(replace(DEAR, draft=Curve((1, 100), (1.0, 1.01))))
+    for _ in range(100):  # so that nothing gives hope
+        planner.learn_guessed(1, 0, None)
+    rounds = 0
+    while planner.choose(100, 0) == NOTHING:
+        planner.learn(alone())
+        rounds += 1
+        assert rounds < 1000
+    looks = []
+    for _ in range(10):  # while the draft reads beside the target
+        for _ in range(PLANNED_AFTER_TRIAL + 1):
+            planner.learn(alone())
+            choice = planner.choose(100, 0)
+        looks.append(choice)
+    assert NOTHING not in looks
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1e-9, 5e-324, 1e-9, 1e9, 1e308, float("inf")])
