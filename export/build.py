@@ -21,10 +21,12 @@ import export
 import runtime
 from export import draft_file, gguf_file, lens_file, reference, tokenizer
 from export.assemble import assemble
+from export.calibrate import Bounds, bounds_of
 from export.exit_head import Exit
 from export.gguf_file import GgufFile
 from export.graph import (
     LANES,
+    NO_BOUNDS,
     build_graphs,
     exit_files,
     graph_file,
@@ -40,14 +42,16 @@ from export.workshop import Part, Workshop
 from runtime import providers
 from runtime.errors import BuildError
 from runtime.flavours import open_graph
-from runtime.manifest import Graph, Parity, Precision, Role, RoleName
+from runtime.manifest import STATIC, Graph, Parity, Precision, Role, RoleName
 from runtime.probe import compare_widths
+from runtime.prompts import load_prompts, prompt_folder, select_prompts
 from runtime.session import GraphSession
 
 Progress = Callable[[str], None]
 Say = Callable[[str], None]
 QUICKEST_FIRST = ("fused-int8", "fused-fp32")
 MEASURED_CONTEXT = 256  # tokens; the texts that graphs are measured on are shorter
+CALIBRATED_PROMPTS, CALIBRATED_TOKENS = 24, 64  # of each so many
 
 
 def build(plan: Plan, model_file: Path, work: Workshop, progress: Progress) -> None:
@@ -209,8 +213,26 @@ class _Build:
             left=self._exit if role == "target" else None,
             draft=self._models["draft"] if role == "target" else None,
             draft_flavours=flavours.get("draft", ()),
+            bounds=self._bounds(cast(RoleName, role), place),
+            draft_bounds=self._bounds("draft", place) if self._plan.draft else NO_BOUNDS,
         )
         say(_megabytes(sum(path.stat().st_size for path in inner.iterdir())))
+
+    def _bounds(self, role: RoleName, place: str) -> Mapping[str, Bounds]:
+        """Of what the model's products see on real text, where graphs of `place` need to know."""
+        if "npu" not in self._plan.folders[place].get(role, ()) or not place.endswith("/int8"):
+            return NO_BOUNDS
+        model = self._models[role]
+        tokens = Tokenizer.from_str(
+            (self._work.bundle / "tokenizer.json").read_text(encoding="utf-8")
+        )
+        prompts = load_prompts(*sorted(prompt_folder().glob("*.jsonl")))
+        texts = [
+            [*tokens.encode(prompt.turns[0]).ids[:CALIBRATED_TOKENS], *model.mask_tokens]
+            for prompt in select_prompts(prompts, limit=CALIBRATED_PROMPTS)
+        ]
+        most = model.geometry.context
+        return bounds_of(model, [text[-most:] for text in texts])
 
     def _measured(self, role: RoleName, key: str) -> Graph:
         """The manifest's entry for one graph; what both roles have is measured once."""
@@ -245,7 +267,7 @@ class _Build:
         flavour, precision = split_key(key)
         model, place = self._models[role], self._plan.place(role, key)
         file = partial(graph_file, flavour, distilled=model.distilled)
-        many, portable = role == "target" and flavour == "fused", flavour == "portable"
+        many, portable = role == "target" and flavour == "fused", flavour in STATIC
         layer = self._plan.early_exit_layer if many else None
         rows = list(portable_rows(model)) if portable else []
         return Graph(
@@ -306,6 +328,8 @@ def _program() -> str:
     for package in (export, runtime):
         for source in sorted(Path(*package.__path__).glob("*.py")):
             digest.update(source.read_bytes())
+    for prompts in sorted(prompt_folder().glob("*.jsonl")):  # what levels are measured on
+        digest.update(prompts.read_bytes())
     for module in (np, onnx, onnxruntime, tokenizers):
         digest.update(module.__version__.encode())
     return digest.hexdigest()

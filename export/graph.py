@@ -1,22 +1,25 @@
 """The graphs of one model in one precision: files in one folder that share one file of weights."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from export.calibrate import Bounds
 from export.exit_head import Exit, build_exit_head
 from export.fused import build_fused
 from export.gpu import build_gpu
 from export.model import Model
+from export.npu import build_npu
 from export.portable import build_portable
 from export.writer import GraphWriter, WeightFile, close_model
 from runtime.errors import BuildError
-from runtime.manifest import INTEGER_PROBE_FILE, EarlyExit, Flavour, Precision
+from runtime.manifest import INTEGER_PROBE_FILE, STATIC, EarlyExit, Flavour, Precision
 
 WEIGHTS_FILE = "weights.data"
 LANES = (8, 32)  # how many sequences are decoded together, where speed per sequence is not all
@@ -25,6 +28,7 @@ PORTABLE_ROWS = {4: 4, 64: 1}
 # Those of a distilled draft, whose pass is wider: what was written since the last one, and branches
 # of masks whose every row is a guess. A chunk of a prompt needs no such head.
 DRAFT_ROWS = {16: 16, 48: 48, 64: 8}
+NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
 PORTABLE_CONTEXT = 1024  # slots: every run of a portable graph reads the whole arena
 
 
@@ -36,8 +40,8 @@ def graph_file(
     distilled: of a draft that lies beside the graphs of its target.
     """
     whose = "draft-" if distilled else ""
-    if flavour == "portable":
-        return f"{whose}portable-{rows}-rows.onnx"
+    if flavour in STATIC:
+        return f"{whose}{flavour}-{rows}-rows.onnx"
     if flavour == "gpu":
         return f"{whose}gpu.onnx"
     return f"{whose}fused.onnx" if lanes == 1 else f"{whose}fused-{lanes}-lanes.onnx"
@@ -73,25 +77,39 @@ def build_graphs(
     left: Exit | None = None,
     draft: Model | None = None,
     draft_flavours: Collection[Flavour] = (),
+    bounds: Mapping[str, Bounds] = NO_BOUNDS,
+    draft_bounds: Mapping[str, Bounds] = NO_BOUNDS,
 ) -> None:
     """Write the graphs of `model` in `precision` into the empty `folder`.
 
     many: fused graphs that decode several sequences together too. inexact: for a draft, whose int4
     products may round their rows to 8 bits. left: where the fused graph of one sequence is cut in
     two, once more beside the whole one. draft: one that was distilled for `model`, with graphs
-    of `draft_flavours` beside it. Raises BuildError for a flavour or precision that does not exist.
+    of `draft_flavours` beside it. bounds, draft_bounds: for npu graphs in int8.
+    Raises BuildError for a flavour or precision that does not exist.
     """
     if precision == "int8":
         build_integer_probe(folder / INTEGER_PROBE_FILE)
     with closing(WeightFile(folder / WEIGHTS_FILE)) as weights:
         for flavour in flavours:
             lanes = LANES if many else ()
-            _write(weights, model, precision, folder, flavour, lanes=lanes, inexact=inexact)
+            _write(
+                weights,
+                model,
+                precision,
+                folder,
+                flavour,
+                lanes=lanes,
+                inexact=inexact,
+                bounds=bounds,
+            )
         if left is not None and "fused" in flavours:
             _write_parts(weights, model, precision, folder, left)
         if draft is not None:
             for flavour in draft_flavours:
-                _write(weights, draft, precision, folder, flavour, inexact=True)
+                _write(
+                    weights, draft, precision, folder, flavour, inexact=True, bounds=draft_bounds
+                )
 
 
 def _write(
@@ -103,9 +121,10 @@ def _write(
     *,
     lanes: Collection[int] = (),
     inexact: bool,
+    bounds: Mapping[str, Bounds],
 ) -> None:
     """Write the graphs of one model and flavour; lanes: how many sequences together, beside one."""
-    writer = partial(_writer, weights, model, precision)
+    writer = partial(_writer, weights, model, precision, half=flavour == "npu")
     file = partial(graph_file, flavour, distilled=model.distilled)
     if flavour == "fused":
         for count in (1, *lanes):
@@ -120,8 +139,21 @@ def _write(
                 writer(), model, precision, rows=rows, logits=logits, context=context
             )
             onnx.save(graph, folder / file(rows=rows))
+    elif flavour == "npu":
+        context = portable_context(model)
+        for rows, logits in portable_rows(model).items():
+            graph = build_npu(
+                writer(),
+                model,
+                precision,
+                rows=rows,
+                logits=logits,
+                context=context,
+                bounds=bounds,
+            )
+            onnx.save(graph, folder / file(rows=rows))
     else:
-        raise BuildError(f"There is no flavour {flavour!r}; there is fused, gpu and portable.")
+        raise BuildError(f"There is no flavour {flavour!r}; there is fused, gpu, portable and npu.")
 
 
 def _write_parts(
@@ -138,9 +170,16 @@ def _write_parts(
     onnx.save(build_exit_head(writer(), model, precision, left), folder / files.head)
 
 
-def _writer(weights: WeightFile, model: Model, precision: Precision) -> GraphWriter:
-    real = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.FLOAT
-    return GraphWriter(weights, real_type=real, model="draft" if model.distilled else "")
+def _writer(
+    weights: WeightFile, model: Model, precision: Precision, *, half: bool = False
+) -> GraphWriter:
+    real = TensorProto.FLOAT16 if half or precision == "fp16" else TensorProto.FLOAT
+    return GraphWriter(
+        weights,
+        real_type=real,
+        real_suffix=".half" if half else "",
+        model="draft" if model.distilled else "",
+    )
 
 
 def build_integer_probe(path: Path) -> None:

@@ -150,14 +150,21 @@ class Int8:
     def project(self, name: str, rows: str) -> str:
         """Multiply by both bytes of each row."""
         _, width = matrix_shape(self._model, name)
+        stored, scales = self._columns(name)
         if name == "head":
-            whole = self._model.head_name
-            parts = self._stored(whole, lambda: self._model.weights[whole])
-            stored, scales = (_of_head(self._writer, self._model, part) for part in parts)
             stored = self._writer.node("Transpose", stored, perm=(1, 0))
-        else:
-            stored, scales = self._stored(name, lambda: matrix(self._model, name), turned=True)
         return self._product(rows, width, stored, scales)
+
+    def _columns(self, name: str) -> tuple[str, str]:
+        """A matrix [in, out], of the head [out, in], in int8 with its scales [out]."""
+        if name != "head":
+            return self._stored(name, lambda: matrix(self._model, name), turned=True)
+        whole = self._model.head_name
+        stored, scales = self._stored(whole, lambda: self._model.weights[whole])
+        return (
+            _of_head(self._writer, self._model, stored),
+            _of_head(self._writer, self._model, scales),
+        )
 
     def _product(self, rows: str, width: int, stored: str, scales: str) -> str:
         """Rows of `width` by a matrix of int8 and its scales."""

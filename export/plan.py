@@ -16,6 +16,7 @@ PRECISIONS: dict[Flavour, tuple[Precision, ...]] = {
     "fused": ("fp32", "fp16", "int8", "int4"),
     "gpu": gpu.PRECISIONS,
     "portable": ("fp32", "fp16", "int8"),
+    "npu": ("int8", "int4"),
 }
 KNOWN_GRAPHS = [
     f"{role}/{flavour}-{precision}"

@@ -22,7 +22,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from export.decoder import decode
-from export.linear import primitive_linear_for
+from export.linear import Linear, primitive_linear_for
 from export.model import Model
 from export.rotary import rotary_tables
 from export.writer import GraphWriter
@@ -36,20 +36,21 @@ def build_portable(
     Weights go through `writer`. Raises BuildError for a precision that primitive operators do not
     have.
     """
-    decode(Portable(writer, model, precision, rows, context), model)
-    return writer.model(*_signature(writer, model, rows, logits, context))
+    linear = primitive_linear_for(precision, writer, model)
+    decode(Portable(writer, model, linear, rows, context), model)
+    return writer.model(*signature(writer, model, rows, logits, context))
 
 
 class Portable:
-    """Primitive operators only; rows are [W, width]."""
+    """Primitive operators only, beside those of `linear`; rows are [W, width]."""
 
     integer = np.int32
 
     def __init__(
-        self, writer: GraphWriter, model: Model, precision: str, rows: int, context: int
+        self, writer: GraphWriter, model: Model, linear: Linear, rows: int, context: int
     ) -> None:
         self.writer = writer
-        self.linear = primitive_linear_for(precision, writer, model)
+        self.linear = linear
         self._geometry = model.geometry
         self._rows, self._context = rows, context
         # [W, 1, head_size / 2]: the same for every head.
@@ -160,7 +161,7 @@ class Portable:
         return self.writer.node("Reshape", value, self.writer.constant(np.array(shape, np.int64)))
 
 
-def _signature(
+def signature(
     writer: GraphWriter, model: Model, rows: int, logits: int, context: int
 ) -> tuple[Sequence[onnx.ValueInfoProto], Sequence[onnx.ValueInfoProto]]:
     """The graph's inputs and outputs, in the order in which the module's docstring names them."""

@@ -1,7 +1,7 @@
 """The forward pass that every graph is measured against: plain numpy in float32, nothing fused."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 from export.model import Model
 
 Array = NDArray[np.float32]
+Watch = Callable[[str, Array, Array], None]  # a product's name, its rows, and what it makes of them
+
+
+def unwatched(_name: str, _rows: Array, _product: Array) -> None:
+    """Look at nothing."""
 
 
 def logits(model: Model, tokens: Sequence[int]) -> Array:
@@ -29,10 +34,13 @@ def logits_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> list[Array]
     return [read_off(model, rows) for rows in last]
 
 
-def states_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> Iterator[list[Array]]:
+def states_of_texts(
+    model: Model, texts: Sequence[Sequence[int]], watch: Watch = unwatched
+) -> Iterator[list[Array]]:
     """What the embedding and then each layer leaves of every text, [len(text), hidden] each.
 
-    The texts do not see each other. Architecture: Touvron et al. 2023, LLaMA.
+    The texts do not see each other. watch: is shown every product, by the names that
+    `export.linear` gives them. Architecture: Touvron et al. 2023, LLaMA.
     """
     weights, geometry = model.weights, model.geometry
     ends = np.cumsum([len(text) for text in texts])
@@ -43,16 +51,23 @@ def states_of_texts(model: Model, texts: Sequence[Sequence[int]]) -> Iterator[li
     for layer in range(geometry.layers):
         name = f"layers.{layer}"
         normed = _norm(hidden, weights[f"{name}.attention_norm"], geometry.norm_epsilon)
-        hidden = hidden + _attention(model, name, normed, rotary, spans)
+        hidden = hidden + _attention(model, name, normed, rotary, spans, watch)
         normed = _norm(hidden, weights[f"{name}.feed_forward_norm"], geometry.norm_epsilon)
-        hidden = hidden + _feed_forward(model, name, normed)
+        hidden = hidden + _feed_forward(model, name, normed, watch)
         yield [hidden[span] for span in spans]
 
 
-def read_off(model: Model, hidden: Array) -> Array:
+def read_off(model: Model, hidden: Array, watch: Watch = unwatched) -> Array:
     """The logits [n, model.logits] that the final norm and the head make of rows [n, hidden]."""
-    rows: Array = _norm(hidden, model.weights["norm"], model.geometry.norm_epsilon) @ model.head.T
-    return rows
+    normed = _norm(hidden, model.weights["norm"], model.geometry.norm_epsilon)
+    return _times(normed, model.head, "head", watch)
+
+
+def _times(rows: Array, weight: Array, name: str, watch: Watch) -> Array:
+    """A product, which is shown to `watch`."""
+    product: Array = rows @ weight.T
+    watch(name, rows, product)
+    return product
 
 
 def _embed(model: Model, tokens: NDArray[np.int64]) -> Array:
@@ -66,12 +81,17 @@ def _embed(model: Model, tokens: NDArray[np.int64]) -> Array:
 
 
 def _attention(
-    model: Model, name: str, normed: Array, rotary: tuple[Array, Array], spans: Sequence[slice]
+    model: Model,
+    name: str,
+    normed: Array,
+    rotary: tuple[Array, Array],
+    spans: Sequence[slice],
+    watch: Watch,
 ) -> Array:
     """Causal attention of one layer within each span of rows, output projection included."""
     geometry = model.geometry
     query, key, value = (
-        _heads(model, f"{name}.{part}", normed).reshape(-1, count, geometry.head_size)
+        _heads(model, name, part, normed, watch).reshape(-1, count, geometry.head_size)
         for part, count in (
             ("q", geometry.heads),
             ("k", geometry.kv_heads),
@@ -93,14 +113,15 @@ def _attention(
             scores = np.exp(scores - scores.max(axis=1, keepdims=True))
             scores /= scores.sum(axis=1, keepdims=True)
             mixed[span, head] = scores @ value[span, shared]
-    output: Array = mixed.reshape(len(normed), -1) @ model.weights[f"{name}.o"].T
-    return output
+    weight = model.weights[f"{name}.o"]
+    return _times(mixed.reshape(len(normed), -1), weight, f"{name}.o", watch)
 
 
-def _heads(model: Model, name: str, normed: Array) -> Array:
+def _heads(model: Model, name: str, part: str, normed: Array, watch: Watch) -> Array:
     """The heads of q, k or v side by side, with the bias that the model may have."""
-    rows: Array = normed @ model.weights[name].T
-    return rows + model.weights[f"{name}_bias"] if f"{name}_bias" in model.weights else rows
+    rows = _times(normed, model.weights[f"{name}.{part}"], f"{name}.qkv", watch)
+    bias = model.weights.get(f"{name}.{part}_bias")
+    return rows if bias is None else rows + bias
 
 
 def _norm(hidden: Array, weight: Array, epsilon: float) -> Array:
@@ -109,13 +130,15 @@ def _norm(hidden: Array, weight: Array, epsilon: float) -> Array:
     return normed
 
 
-def _feed_forward(model: Model, name: str, normed: Array) -> Array:
+def _feed_forward(model: Model, name: str, normed: Array, watch: Watch) -> Array:
     """The gated feed-forward part of one layer, [n, hidden]."""
-    gate, up = (normed @ model.weights[f"{name}.{part}"].T for part in ("gate", "up"))
+    gate, up = (
+        _times(normed, model.weights[f"{name}.{part}"], f"{name}.gate_up", watch)
+        for part in ("gate", "up")
+    )
     # silu(x) = x / (1 + exp(-x)), written with tanh because that cannot overflow.
     opened = gate * np.float32(0.5) * (np.float32(1) + np.tanh(gate * np.float32(0.5)))
-    output: Array = (opened * up) @ model.weights[f"{name}.down"].T
-    return output
+    return _times(opened * up, model.weights[f"{name}.down"], f"{name}.down", watch)
 
 
 def _rotary(model: Model, positions: NDArray[np.int64]) -> tuple[Array, Array]:

@@ -24,14 +24,21 @@ INLINE_BYTES = 1024  # smaller tensors stay in the graph, where shape inference 
 class GraphWriter:
     """Collects one graph's nodes and weights; `real_type` is the ONNX type of its real numbers.
 
+    real_suffix: ends the names of real weights, where graphs of another type share the file.
     model: a name for the weights that are not COMMON, where `weights` holds those of two models.
     """
 
     def __init__(
-        self, weights: "WeightFile", *, real_type: int = TensorProto.FLOAT, model: str = ""
+        self,
+        weights: "WeightFile",
+        *,
+        real_type: int = TensorProto.FLOAT,
+        real_suffix: str = "",
+        model: str = "",
     ) -> None:
         """Start a graph whose large weights go to, or are already in, `weights`."""
         self.real_type = real_type
+        self._real_suffix = real_suffix
         self._prefix = f"{model}." if model else ""
         self._weights = weights
         self._nodes: list[onnx.NodeProto] = []
@@ -113,6 +120,7 @@ class GraphWriter:
 
     def real(self, name: str, value: NDArray[Any] | Callable[[], NDArray[Any]]) -> str:
         """A named weight in the graph's own real numbers."""
+        name = f"{name}{self._real_suffix}"
         if callable(value):
             return self.weight(name, lambda: value().astype(self._real, copy=False))
         return self.weight(name, value.astype(self._real, copy=False))

@@ -6,7 +6,7 @@ from typing import Any
 from runtime.errors import BundleError, ProviderError
 from runtime.exit_head import ExitHead
 from runtime.fused import FusedSession
-from runtime.manifest import EarlyExit, Geometry, Graph, Manifest, RoleName
+from runtime.manifest import STATIC, EarlyExit, Geometry, Graph, Manifest, RoleName
 from runtime.portable import PortableSession
 from runtime.providers import Place, as_place, takes
 from runtime.session import GraphSession
@@ -54,7 +54,7 @@ def open_graph(
     when the graph has no early exit, and with ProviderError as `providers.load`.
     """
     session: GraphSession[Any]
-    if graph.flavour != "portable" and as_place(provider).provider != "CPU":
+    if graph.flavour not in STATIC and as_place(provider).provider != "CPU":
         raise ProviderError(
             f"A {graph.flavour} graph runs on CPU only as yet, and not on {provider}."
         )
@@ -62,7 +62,7 @@ def open_graph(
         parts = exit_of(graph)
         prefix, suffix = folder / parts.prefix, folder / parts.suffix
         session = SplitSession(prefix, suffix, geometry, layer=exit_layer, **settings)
-    elif graph.flavour != "portable":
+    elif graph.flavour not in STATIC:
         session = FusedSession(folder / graph.file, geometry, **settings)
     else:
         files = {int(rows): folder / file for rows, file in graph.rows.items()}

@@ -18,8 +18,9 @@ INTEGER_PROBE_FILE = "integer-probe.onnx"  # beside the graphs that multiply int
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # what file managers leave where they looked
 
 RoleName = Literal["target", "draft"]
-Flavour = Literal["fused", "gpu", "portable"]
+Flavour = Literal["fused", "gpu", "portable", "npu"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
+STATIC: tuple[Flavour, ...] = ("portable", "npu")  # a file for each number of rows, and slots
 
 # The most that a manifest may say: several times what any model has, and few enough that no
 # product of them leaves 64 bits. Whether it fits this machine is asked before loading.
@@ -128,8 +129,9 @@ class Graph:
     """One graph of a role; `file` is relative to the bundle, its external data lies beside it.
 
     `lanes` names further graphs of the same weights that decode several sequences together, keyed
-    by how many. A portable graph has static shapes: `rows` names one file for each number of rows
-    that a call may have, the narrowest is `file` too, and `context` counts the slots of its cache.
+    by how many. A portable or npu graph has static shapes: `rows` names one file for each number of
+    rows that a call may have, the narrowest is `file` too, and `context` counts the slots of its
+    cache.
     A target's fused graph may be there a second time, with an `early_exit`.
     """
 
@@ -362,14 +364,14 @@ class Manifest:
                         f"{where}: {number!r:.80} is no number of {what} from {least} to "
                         f"{MOST_LANES_OR_ROWS}."
                     )
-        portable = graph.flavour == "portable"
-        if (bool(graph.rows), graph.context is not None) != (portable, portable):
+        static = graph.flavour in STATIC
+        if (bool(graph.rows), graph.context is not None) != (static, static):
             raise BundleError(
-                f"{where} must have rows and context if, and only if, it is portable."
+                f"{where} must have rows and context if, and only if, its shapes are static."
             )
         if graph.context is not None and not 0 < graph.context <= MOST["context"]:
             raise BundleError(f"{where}: {graph.context} is no number of slots.")
-        if portable and graph.file != graph.rows[min(graph.rows, key=int)]:
+        if static and graph.file != graph.rows[min(graph.rows, key=int)]:
             raise BundleError(f"{where}: its file is not the one of the fewest rows.")
         parity = graph.parity
         if not (

@@ -28,9 +28,10 @@ from tests.graphs import BOUNDS, TEXT, as_stored, fused, portable, tiny_model
 
 Session = FusedSession | PortableSession
 INT4_ROUNDED = 0.1  # a draft's int4 products round their rows to 8 bits
+HELD = {flavour: held for flavour, held in PRECISIONS.items() if flavour != "npu"}
 CASES: list[tuple[Flavour, Precision, bool]] = [
     (flavour, precision, tied)
-    for flavour, precisions in PRECISIONS.items()
+    for flavour, precisions in HELD.items()
     for precision in precisions
     for tied in (True, False)
 ]
@@ -55,7 +56,7 @@ class Built:
 
     @property
     def flavours(self) -> list[Flavour]:
-        return [flavour for flavour, held in PRECISIONS.items() if self.precision in held]
+        return [flavour for flavour, held in HELD.items() if self.precision in held]
 
     def logits(self, flavour: Flavour, text: list[int]) -> NDArray[np.float32]:
         session = self.session(flavour)

@@ -192,7 +192,7 @@ def test_rebuilt_graphs_are_the_same_to_the_last_byte(
 @pytest.mark.parametrize(
     ("flavour", "precision", "message"),
     [
-        ("mobile", "fp32", "no flavour 'mobile'; there is fused, gpu and portable"),
+        ("mobile", "fp32", "no flavour 'mobile'; there is fused, gpu, portable and npu"),
         ("portable", "int4", "portable graph has no precision 'int4'; it has fp32, fp16, int8"),
         ("fused", "fp8", "fused graph has no precision 'fp8'; it has fp32, fp16, int8, int4"),
     ],

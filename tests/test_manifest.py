@@ -96,11 +96,11 @@ def test_graph_path_names_what_there_is(bundle: Path) -> None:
         (lambda d: d.pop("format_version"), "format version None"),
         (
             lambda d: d["target"]["graphs"]["fused-int8"].update(rows={"4": GRAPH}),
-            "if, and only if, it is portable",
+            "if, and only if, its shapes are static",
         ),
         (
             lambda d: d["target"]["graphs"]["fused-int8"].update(context=64),
-            "if, and only if, it is portable",
+            "if, and only if, its shapes are static",
         ),
         (
             lambda d: d["target"]["graphs"]["fused-int8"].update(rows={"0": GRAPH}, context=64),

@@ -31,7 +31,7 @@ def geometry(hidden: int = 64, intermediate: int = 96, head_size: int = 16) -> G
 
 def test_the_usual_graphs_are_known_ones() -> None:
     assert check_graphs(DEFAULT_GRAPHS) == DEFAULT_GRAPHS
-    assert len(KNOWN_GRAPHS) == 20
+    assert len(KNOWN_GRAPHS) == 24
 
 
 def test_graphs_of_one_precision_share_a_folder() -> None:

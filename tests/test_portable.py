@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from export import graph, reference
 from export.graph import PORTABLE_ROWS, build_graphs, graph_file, portable_context
+from export.linear import primitive_linear_for
 from export.model import Model
 from export.portable import Portable, build_portable
 from export.writer import GraphWriter, WeightFile
@@ -172,7 +173,8 @@ def test_a_norm_of_large_rows_does_not_overflow(
     rows, weight = NORM_ROWS.astype(real), np.linspace(0.5, 2, tiny.HIDDEN)
     with closing(WeightFile(tmp_path / "weights")) as weights:
         writer = GraphWriter(weights, real_type=kind)
-        flavour = Portable(writer, model, precision, len(rows), 4)
+        linear = primitive_linear_for(precision, writer, model)
+        flavour = Portable(writer, model, linear, len(rows), 4)
         found_name = flavour.norm("rows", writer.real("weight", weight))
         inputs = [
             helper.make_tensor_value_info("rows", kind, rows.shape),

@@ -96,6 +96,8 @@ def _session_options(threads: int, cores: tuple[int, ...], sharing: Sharing) -> 
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # its errors are raised too
+    # Or the CPU provider rounds rows to 8 bits where a graph's weights are in levels.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if sharing == "at once":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     elif sharing == "in turn":

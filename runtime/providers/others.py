@@ -5,7 +5,7 @@ from runtime.providers.provider import Kind, Provider, Takes
 
 CPU = Provider(
     "CPUExecutionProvider",
-    {"CPU": Takes(("fused", "portable"), ("int4", "int8", "fp32", "fp16"))},
+    {"CPU": Takes(("fused", "portable", "npu"), ("int4", "int8", "fp32", "fp16"))},
     built_in="onnxruntime",
 )
 

@@ -71,7 +71,8 @@ def _merge(defaults: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
 QNN = Provider(
     "QNNExecutionProvider",
     {
-        "NPU": Takes(("portable",), ("fp16", "fp32")),
+        # Of the portable ones int8 comes last: its operators are not there, and loading says so.
+        "NPU": Takes(("npu", "portable"), ("fp16", "fp32", "int8", "int4")),
         "GPU": Takes(("portable",), ("fp16", "fp32")),
     },
     package="onnxruntime_qnn",
