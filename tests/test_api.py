@@ -303,7 +303,7 @@ def test_an_interrupt_costs_the_draft_thread_and_nothing_else(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampling = Sampling(temperature=1, seed=2)
-    with opened() as session:
+    with opened(strategy="mirror") as session:
         expected = "".join(session.generate("the", sampling, max_new_tokens=20))
         run = FusedSession._feed
 
