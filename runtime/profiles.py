@@ -1,5 +1,6 @@
 """Device profiles: what a pass of target and draft would cost on two devices, and who says so."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -7,6 +8,18 @@ from pathlib import Path
 from runtime.errors import BundleError, UsageError
 from runtime.locate import recipe_folder
 from runtime.strict_json import read_dataclass, read_object
+
+LONGEST_MS = 1e6
+# What a field may say, from least to most; far beyond any device, and nothing overflows.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "rows": (1, 1 << 20),
+    "ms": (1e-3, LONGEST_MS),
+    "contention": (1, 100),
+    "transfer_ms": (0, LONGEST_MS),
+    "wake_up_ms": (0, LONGEST_MS),
+    "idle_ms": (0, LONGEST_MS),
+    "overhead_ms": (0, LONGEST_MS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +40,6 @@ class Figure:
             raise BundleError(
                 "a figure needs a source, or how it was derived, or why it is a guess"
             )
-        if self.value < 0:
-            raise BundleError(f"the figure {self.value:g} is below 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,10 @@ class Point:
 
     rows: int
     ms: Figure
+
+    def __post_init__(self) -> None:
+        _check("rows", self.rows)
+        _check("ms", self.ms.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +72,13 @@ class Device:
     idle_ms: Figure
 
     def __post_init__(self) -> None:
-        if len(self.cost) < 2 or self.cost[0].rows != 1 or self.cost[0].ms.value <= 0:
-            raise BundleError("the cost needs two points or more, the first for 1 row and above 0")
+        if len(self.cost) < 2 or self.cost[0].rows != 1:
+            raise BundleError("the cost needs two points or more, the first for 1 row")
         for point, later in pairwise(self.cost):
             if later.rows <= point.rows or later.ms.value < point.ms.value:
                 raise BundleError(f"the cost falls at {later.rows} rows, or is not in order")
-        if self.contention.value < 1:
-            raise BundleError("the contention is below 1")
+        for name in ("contention", "transfer_ms", "wake_up_ms", "idle_ms"):
+            _check(name, getattr(self, name).value)
 
     def seconds(self, rows: int, share: float = 1.0) -> float:
         """What a call takes alone on the device, awake: the curve's `share`, and the transfer.
@@ -87,12 +102,16 @@ class Profile:
     draft: Device
     overhead_ms: Figure
 
+    def __post_init__(self) -> None:
+        _check("overhead_ms", self.overhead_ms.value)
+
     def scaled_guesses(self, factor: float, *, draft: float | None = None) -> "Profile":
         """The same with every guess times `factor`, so that several of them give a range.
 
         draft: the factor for the draft's device, where it is another one: where all is a guess, one
         factor for both changes no ratio. Of a guessed contention it is what exceeds 1, of a guessed
-        point what exceeds the last point before it that is no guess: the rest is known.
+        point what exceeds the last point before it that is no guess: the rest is known. Raises
+        BundleError where a figure then leaves its BOUNDS.
         """
         other = factor if draft is None else draft
         return replace(
@@ -121,6 +140,13 @@ def load_profile(name: str) -> Profile:
 def profile_folder() -> Path:
     """Where the profiles of this package lie."""
     return recipe_folder() / "devices"
+
+
+def _check(name: str, value: float) -> None:
+    """Raise BundleError for what is not within the field's BOUNDS, as NaN never is."""
+    least, most = BOUNDS[name]
+    if not least <= value <= most:
+        raise BundleError(f"{name} is {value!r:.80}; it must be from {least:g} to {most:.12g}")
 
 
 def _scaled(figure: Figure, factor: float, known: float = 0.0) -> Figure:

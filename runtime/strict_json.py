@@ -112,7 +112,7 @@ def _float(value: float, where: str) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise BundleError(f"{where} is too large a number.")
+        raise BundleError(f"{where} is {value!r:.80} where a finite number is needed.")
     return number
 
 

@@ -1,5 +1,6 @@
 """Tests of runtime/emulation.py on a clock that the test sets; how the waits end is no test's."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,8 @@ def test_profiles_are_found_by_name_and_by_file() -> None:
     [
         ("gpu-cpu", 0, "from 1e-06 to 1e.06"),
         ("gpu-cpu", 1e7, "from 1e-06 to"),
-        ("gpu-cpu", float("nan"), "from 1e-06 to"),
+        *(("gpu-cpu", scale, "from 1e-06 to") for scale in (-1, 1e-7, math.nan, math.inf)),
+        ("gpu-cpu", True, "must be a number"),
         ("gpu-cpu", "2", "must be a number"),
         (None, 2.0, "name a profile"),
         (Path("no.json"), None, "no device profile"),

@@ -1,14 +1,16 @@
 """Tests of runtime/profiles.py, and that every figure of models/devices says where it is from."""
 
 import json
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.errors import BundleError, UsageError
-from runtime.profiles import Figure, Profile, load_profile, profile_folder
+from runtime.profiles import BOUNDS, Figure, Profile, _check, load_profile, profile_folder
 from tests.devices import device, profile
 
 NAMES = [
@@ -116,7 +118,6 @@ def test_of_a_guess_only_what_is_not_known_is_scaled(tmp_path: Path) -> None:
         ("overhead_ms", {"value": 1}, "needs a source"),
         ("overhead_ms", {"value": 1, "guessed": " "}, "needs a source"),
         ("overhead_ms", {"value": 1, "guessed": "a", "derived": "b"}, "needs a source"),
-        ("overhead_ms", {"value": -1, "guessed": "a"}, "below 0"),
         ("overhead_ms", 1, "object is needed"),
         ("speed", 1, "unknown key"),
     ],
@@ -130,8 +131,77 @@ def test_a_file_that_is_no_profile_is_refused(
         load_profile(str(path))
 
 
-@pytest.mark.parametrize("points", [[(1, 5)], [(2, 5), (3, 6)], [(1, 0), (2, 1)]])
-def test_a_curve_begins_at_one_row_above_nothing(points: list[tuple[int, float]]) -> None:
+def fields(content: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    """Every number of a profile: its field's name, its place, and the object and key it is at."""
+    yield "overhead_ms", "", content["overhead_ms"], "value"
+    for role in ("target", "draft"):
+        for name in ("contention", "transfer_ms", "wake_up_ms", "idle_ms"):
+            yield name, f".{role}", content[role][name], "value"
+        for place, point in enumerate(content[role]["cost"]):
+            yield "ms", f".{role}.cost[{place}]", point["ms"], "value"
+            yield "rows", f".{role}.cost[{place}]", point, "rows"
+
+
+NUMBERS: dict[float, Set[str]] = {
+    -1: BOUNDS.keys(),
+    0: {"rows", "ms", "contention"},
+    0.0009: {"ms", "contention"},
+    0.999: {"contention"},
+    1 << 20 | 1: BOUNDS.keys(),
+    1e300: BOUNDS.keys() - {"rows"},
+}
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_no_field_takes_an_absurd_number(value: float, tmp_path: Path) -> None:
+    path, met = tmp_path / "mine.json", set()
+    for number in range(len([*fields(written("gpu-cpu"))])):
+        content = written("gpu-cpu")
+        name, place, where, key = [*fields(content)][number]
+        if name not in NUMBERS[value]:
+            continue
+        where[key] = value
+        path.write_text(json.dumps(content), encoding="utf-8")
+        least, most = BOUNDS[name]
+        read = value if name == "rows" else float(value)
+        with pytest.raises(BundleError) as caught:
+            load_profile(str(path))
+        assert str(caught.value) == (
+            f"{path}{place}: {name} is {read}; it must be from {least:g} to {most:.12g}"
+        )
+        met.add(name)
+    assert met == NUMBERS[value]
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 400])
+def test_no_field_takes_what_is_no_number(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    for number in range(len([*fields(written("gpu-cpu"))])):
+        content = written("gpu-cpu")
+        _, _, where, key = [*fields(content)][number]
+        where[key] = "here"
+        path.write_text(json.dumps(content).replace('"here"', text), encoding="utf-8")
+        with pytest.raises(BundleError, match=re.escape(str(path))):
+            load_profile(str(path))
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_field_takes_its_bounds_and_nothing_that_compares_with_nothing(name: str) -> None:
+    for value in BOUNDS[name]:
+        _check(name, value)
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(BundleError, match=f"{name} is {value}; it must be from"):
+            _check(name, value)
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, -1.0, 1e300])
+def test_guesses_cannot_be_scaled_to_what_is_absurd(factor: float) -> None:
+    with pytest.raises(BundleError, match="it must be from"):
+        load_profile("gpu-cpu").scaled_guesses(factor)
+
+
+@pytest.mark.parametrize("points", [[(1, 5)], [(2, 5), (3, 6)]])
+def test_a_curve_begins_at_one_row(points: list[tuple[int, float]]) -> None:
     with pytest.raises(BundleError, match="two points or more, the first for 1 row"):
         device(*points)
 
@@ -140,11 +210,6 @@ def test_a_curve_begins_at_one_row_above_nothing(points: list[tuple[int, float]]
 def test_a_curve_ascends(points: list[tuple[int, float]]) -> None:
     with pytest.raises(BundleError, match="falls"):
         device(*points)
-
-
-def test_nothing_runs_faster_beside_another() -> None:
-    with pytest.raises(BundleError, match="below 1"):
-        device((1, 1), (2, 1), contention=0.9)
 
 
 def test_an_unknown_name_is_told_the_known_ones() -> None:

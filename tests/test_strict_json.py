@@ -89,8 +89,8 @@ def test_a_dataclass_is_read() -> None:
     [
         ({"colour": 1}, "it has the unknown key 'colour'"),
         ({"name": 1}, r"it\.name is 1 where str is needed"),
-        ({"share": 10**400}, r"it\.share is too large"),
-        ({"share": 1e400}, r"it\.share is too large"),
+        ({"share": 10**400}, r"it\.share is 10{79} where a finite number is needed"),
+        ({"share": 1e400}, r"it\.share is inf where a finite number is needed"),
         ({"share": True}, r"it\.share is True"),
         ({"kind": "c"}, r"it\.kind is 'c'"),
         ({"kind": []}, r"it\.kind is \[\]"),
