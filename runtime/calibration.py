@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from runtime.branches import NO_BRANCHES, Branches
 from runtime.clock import Clock
-from runtime.costs import Costs, Curve
+from runtime.costs import NO_DRAFT, Costs, Curve
 from runtime.records import read_record, write_record
 
 TARGET_WIDTHS = (1, 2, 4, 8, 16)
@@ -188,14 +188,17 @@ def write_costs(path: Path, costs: Costs) -> None:
     write_record(path, {"version": VERSION, **dataclasses.asdict(costs)})
 
 
-def read_costs(path: Path) -> Costs | None:
-    """A calibration that was kept; None where there is none that this version can use."""
+def read_costs(path: Path, *, has_draft: bool = True) -> Costs | None:
+    """A calibration that was kept; None where there is none that this version can use.
+
+    has_draft: a draft model was timed too.
+    """
     values = read_record(path)
     with contextlib.suppress(TypeError, ValueError, KeyError, OverflowError):
         if values["version"] == VERSION:
             return Costs(
                 _curve(values["target"]),
-                _curve(values["draft"]),
+                _curve(values["draft"]) if has_draft else NO_DRAFT,
                 int(_number(values["tokens_per_pass"], 1, MOST)),
                 _number(values["target_slowdown"], 1, MOST),
                 _number(values["draft_slowdown"], 1, MOST),

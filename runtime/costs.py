@@ -40,6 +40,9 @@ class Curve:
         )
 
 
+NO_DRAFT = Curve((1,), (0.0,))
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What the calls of one pair of models cost on their devices, in seconds.
@@ -51,7 +54,7 @@ class Costs:
     """
 
     target: Curve
-    draft: Curve = Curve((1,), (0.0,))
+    draft: Curve = NO_DRAFT
     tokens_per_pass: int = 1
     target_slowdown: float = 1.0
     draft_slowdown: float = 1.0

@@ -128,6 +128,8 @@ class Strategies:
         )
         known = None
         if models.devices is None:  # else the clock is another one
-            known = read_costs(pair.costs_path(models.probes, models.layout))
+            known = read_costs(
+                pair.costs_path(models.probes, models.layout), has_draft=pair.draft is not None
+            )
         unknown = UNMEASURED_IN_TURN if models.layout.sharing == "in turn" else UNMEASURED
         return known or replace(unknown, tokens_per_pass=models.draft_tokens_per_pass or 1)

@@ -128,6 +128,13 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     assert read_costs(tmp_path / "costs.json") == COSTS
 
 
+def test_what_is_kept_of_a_target_without_a_draft_is_read_again(tmp_path: Path) -> None:
+    alone = Costs(COSTS.target)
+    write_costs(tmp_path / "costs.json", alone)
+    assert read_costs(tmp_path / "costs.json", has_draft=False) == alone
+    assert read_costs(tmp_path / "costs.json") is None
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [
