@@ -199,10 +199,15 @@ def _pip_download(recipe: Recipe, folder: Path, *, offline: bool, progress: Prog
 
 
 def _watch(child: subprocess.Popen[bytes], folder: Path, total: int, progress: Progress) -> int:
-    """Wait for the child, saying every few seconds how much of `total` bytes has arrived."""
+    """Wait for the child, saying every few seconds how much of `total` bytes has arrived.
+
+    pip copies what it has brought, and removes the first: the largest file so far is what counts.
+    """
+    received = 0
     while True:
         try:
             return child.wait(PROGRESS_INTERVAL_S)
         except subprocess.TimeoutExpired:
-            received = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+            received = max(received, *sizes, 0)
             progress(f"  {received / 1e6:.1f} of {total / 1e6:.1f} MB")

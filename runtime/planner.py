@@ -62,15 +62,16 @@ class Planner:
         siblings: Sequence[int] = (0,),
         exits: Sequence[int] = (NO_EXIT,),
         chill: float = 1.0,
+        first_use: float = 0.0,
     ) -> None:
         """Plan with `costs` to begin with; only their proportions count, as the first rounds show.
 
         sources: who can propose. runner_ups: how many other tokens a guess of the model names.
         siblings: the numbers of leaves that a proposal may have. exits: what part of the hypotheses
-        the target's early exit may name. chill: how much longer the
-        target's calls take between those of a draft than among themselves, where both share a
-        processor. A round alone between two with the draft does not show it, so the draft must
-        promise so much more.
+        the target's early exit may name. chill: how much longer the target's calls take between
+        those of a draft than among themselves, where both share a processor. A round alone between
+        two with the draft does not show it, so the draft must promise so much more. first_use:
+        what the first use of the draft costs besides, in rounds of the target alone.
         """
         self.estimates = Estimates(runner_ups)
         self._costs = Following(costs)
@@ -83,7 +84,7 @@ class Planner:
             siblings=siblings,
             exits=exits,
         )
-        self._chill = chill
+        self._chill, self._first_use, self._has_drafted = chill, first_use, False
         self._trials: dict[Kind, Trials] = {}
         self._rounds, self._timed, self._elapsed, self._unread = 0, 0, 0.0, 0
         self._kind: Kind = "autoregressive"
@@ -160,7 +161,9 @@ class Planner:
             self.estimates.learn_hit(hypotheses, is_hit=told.hit, of_exit=choice.of_exit)
             if choice.of_exit and (told.by_exit or not told.hit):
                 self.estimates.learn_exit(is_named=told.by_exit)
-        self._unread = 0 if told.drafted or told.ahead or told.late else self._unread + told.settled
+        self._unread += told.settled
+        if told.drafted or told.ahead or told.late:
+            self._unread, self._has_drafted = 0, True
         if not told.is_shared:
             self._timed += 1
             self._had[choice] += 1
@@ -258,9 +261,10 @@ class Planner:
 
     @property
     def _reading_s(self) -> float:
-        """Seconds that the draft takes more for what it has not read."""
-        draft = self._costs.alone.draft
-        return max(0.0, draft(self._unread + 1) - draft(1))
+        """Seconds that the draft takes more for what it has not read, and for its first pass."""
+        alone = self._costs.alone
+        first_use = 0.0 if self._has_drafted else self._first_use * autoregressive_s(alone)
+        return first_use + max(0.0, alone.draft(self._unread + 1) - alone.draft(1))
 
     def _trial(self, plans: Sequence[Plan], best: Plan) -> Plan | None:
         """Another plan to try now, if one gives hope or was not had for long, and costs little."""

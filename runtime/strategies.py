@@ -13,6 +13,7 @@ from runtime.planner import Planner
 from runtime.strategy import Autoregressive, Mirror, Speculative, Strategy
 from runtime.ways import Source
 
+FIRST_USE = 20.0  # rounds; 0.3 s beside 16 ms in docs/log.md: weights are read, buffers bound
 CHILL = 1.3  # on one processor; 9.0 ms became 12.9 in docs/log.md, of the target's call alone
 
 
@@ -99,6 +100,7 @@ class Strategies:
         limits = self.limits
         if limits not in self._planners:
             models = self._models
+            in_turn = models.layout.sharing == "in turn"
             sources: tuple[Source, ...] = ("lookup",)
             if models.draft == "model":
                 sources = ("lookup", "model")
@@ -109,7 +111,8 @@ class Strategies:
                 hypotheses=limits.hypotheses,
                 siblings=limits.siblings,
                 exits=exits_of(models.settings.hypothesis_sources),
-                chill=CHILL if models.layout.sharing == "in turn" else 1.0,
+                chill=CHILL if in_turn else 1.0,
+                first_use=FIRST_USE if in_turn else 0.0,
             )
         return self._planners[limits]
 

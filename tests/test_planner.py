@@ -323,6 +323,20 @@ def test_a_draft_that_is_of_no_use_is_not_wanted_any_more(costs: Costs, *, wants
     assert planner.wants_draft is wants
 
 
+def test_a_draft_that_was_never_used_must_be_worth_its_first_use() -> None:
+    dear = Planner(CHEAP, first_use=1000.0)
+    rounds = [alone()] * FIRST_ALONE
+    for told in rounds:
+        dear.choose(100, 0)
+        dear.learn(told)
+    agreeing(dear)
+    assert dear.choose(100, 0) == NOTHING
+    dear.learn(Round(Choice("model", 1), 1.5, 1.0, 1, 1, draft_s=0.4, drafted=(2,)))
+    dear.begin()
+    agreeing(dear)
+    assert dear.choose(100, 0).kind == "mirror"
+
+
 def test_a_trial_counts_what_the_draft_read_for_it() -> None:
     lost = []
     for reading_s in (0.0, 5.0):
