@@ -39,7 +39,7 @@ class Hypothesis:
 # A probability, how many tokens stand, the rank of the next among what the draft named there (None:
 # left open), and the source.
 Candidate = tuple[float, int, int | None, Source]
-WEIGHED_FOR = 8  # rounds
+WEIGHED_FOR = 8  # rounds; at first each shifts the order
 
 
 class Fan:
@@ -91,7 +91,7 @@ class Fan:
     def learn(self, guesses: Sequence[Guess], block: Sequence[int]) -> None:
         """Where `guesses` were made, `block` was committed."""
         self._learned += 1
-        if self._learned % WEIGHED_FOR == 0:
+        if self._learned < WEIGHED_FOR or self._learned % WEIGHED_FOR == 0:
             self._orders.clear()
         for counts in self._seen:
             counts[:] = (number * self._fade for number in counts)

@@ -150,14 +150,13 @@ def test_it_shifts_to_where_proposals_break() -> None:
     assert learned.hypotheses(GUESSES, 2, 1) == [BONUS]
 
 
-def test_what_is_followed_is_weighed_anew_every_eighth_round() -> None:
-    learned = fan()
-    assert learned.hypotheses(GUESSES, 2, 1) == [BONUS]
-    for _ in range(7):
-        learned.learn(GUESSES, (12,))
-        assert learned.hypotheses(GUESSES, 2, 1) == [BONUS]
-    learned.learn(GUESSES, (12,))
-    assert learned.hypotheses(GUESSES, 2, 1) == [R12]
+def test_what_is_followed_is_weighed_anew_in_eight_rounds_and_then_in_each_eighth() -> None:
+    learned, first = fan(), []
+    for block in [(12,)] * 7 + [(11,)] * 9:
+        learned.learn(GUESSES, block)
+        first += learned.hypotheses(GUESSES, 2, 1, sources=["runner-ups"])
+    # By hand the order is another from the second round on, and again from the thirteenth on.
+    assert first == [R11, *[R12] * 14, R11]
 
 
 def test_what_was_seen_fades() -> None:
