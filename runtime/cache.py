@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from runtime import providers
 from runtime.manifest import Geometry
+from runtime.providers import Place
 
 
 class Cache:
@@ -36,15 +38,29 @@ class Cache:
 class Buffers(Cache):
     """The cache of a fused graph: a token's place is its position.
 
-    buffers: [layers, 2, 1, kv_heads, context + 1, head_size] real, keys then values. Memory is
-    taken a page at a time as it is written; where pages are large, that is soon all of it. The slot
-    past the context is for the copy of a lone row.
+    buffers: for each layer keys and values, [1, kv_heads, context + 1, head_size] real: one array
+    [layers, 2, ..] on the host, or on a device with memory of its own an OrtValue each there. The
+    host takes memory a page at a time as it is written; where pages are large, that is soon all of
+    it. The slot past the context is for the copy of a lone row.
     """
 
-    def __init__(self, geometry: Geometry, context: int, real: DTypeLike = np.float32) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        context: int,
+        real: DTypeLike = np.float32,
+        place: str | Place = "CPU",
+    ) -> None:
         super().__init__(context)
-        shape = (geometry.layers, 2, 1, geometry.kv_heads, context + 1, geometry.head_size)
-        self.buffers: NDArray[Any] = np.empty(shape, real)
+        shape = (1, geometry.kv_heads, context + 1, geometry.head_size)
+        self.buffers: Any
+        if providers.has_own_memory(place):
+            self.buffers = [
+                [providers.allocate(place, shape, real) for _ in range(2)]
+                for _ in range(geometry.layers)
+            ]
+        else:
+            self.buffers = np.empty((geometry.layers, 2, *shape), real)
 
 
 class Arena(Cache):

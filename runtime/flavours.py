@@ -54,16 +54,14 @@ def open_graph(
     when the graph has no early exit, and with ProviderError as `providers.load`.
     """
     session: GraphSession[Any]
-    if graph.flavour not in STATIC and as_place(provider).provider != "CPU":
-        raise ProviderError(
-            f"A {graph.flavour} graph runs on CPU only as yet, and not on {provider}."
-        )
+    if graph.flavour == "fused" and as_place(provider).provider != "CPU":
+        raise ProviderError(f"A fused graph runs on CPU only, and not on {provider}.")
     if exit_layer is not None:
         parts = exit_of(graph)
         prefix, suffix = folder / parts.prefix, folder / parts.suffix
         session = SplitSession(prefix, suffix, geometry, layer=exit_layer, **settings)
     elif graph.flavour not in STATIC:
-        session = FusedSession(folder / graph.file, geometry, **settings)
+        session = FusedSession(folder / graph.file, geometry, provider=provider, **settings)
     else:
         files = {int(rows): folder / file for rows, file in graph.rows.items()}
         slots = graph.context or geometry.context

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from runtime import providers
 from runtime.branches import HIDDEN, Rows
 from runtime.cache import Buffers
+from runtime.errors import ProviderError
 from runtime.layout import Sharing
 from runtime.manifest import Geometry
+from runtime.providers import Place
 from runtime.session import GraphSession, misfits_named, width_of_logits
 
 MOST_BOUND_SHAPES = 64
@@ -48,6 +50,7 @@ class FusedSession(GraphSession[Buffers]):
         geometry: Geometry,
         *,
         threads: int,
+        provider: str | Place = "CPU",
         cores: tuple[int, ...] = (),
         context: int | None = None,
         sharing: Sharing = "alone",
@@ -59,18 +62,22 @@ class FusedSession(GraphSession[Buffers]):
 
         Raises BundleError, ProviderError as `providers.load`.
         """
-        load = partial(providers.load, threads=threads, cores=cores, sharing=sharing)
+        load = partial(providers.load, name=provider, threads=threads, cores=cores, sharing=sharing)
+        self._place = providers.as_place(provider)
         self._parts = self._load(load, path, geometry.layers)
         self._real = providers.input_type(self._parts[0].session, "past.0.0.key")
         if cache is None:
             longest = min(context or geometry.context, geometry.context)
-            cache = Buffers(geometry, longest, self._real)
+            cache = Buffers(geometry, longest, self._real, self._place)
         width = width_of_logits(geometry, self._parts[-1].session)
         super().__init__(geometry, cache, logits_width=width)
         self._names = [_names(part.session) for part in self._parts]
         inputs, _ = self._names[0]
         self._least = 2 if "attention_rows" in inputs else 1  # rows that attention sees
         self._counts = "position_ids" in inputs  # the operator, where it is told of no other keys
+        self._widest = providers.most_rows(self._place)
+        if self._widest is not None:
+            self.chunk = min(self.chunk, self._widest // 2)
         self._core = cores[0] if cores else None
         self._logits = np.empty((1, self.logits_width), np.float32)
         self._zeros = np.zeros(0, self._real)
@@ -82,7 +89,7 @@ class FusedSession(GraphSession[Buffers]):
 
     def new_cache(self, context: int) -> Buffers:
         """Empty buffers."""
-        return Buffers(self.geometry, context, self._real)
+        return Buffers(self.geometry, context, self._real, self._place)
 
     def use(self, cache: Buffers) -> None:
         """Go on with another sequence."""
@@ -92,6 +99,11 @@ class FusedSession(GraphSession[Buffers]):
     def _feed(self, tokens: NDArray[np.int64], num_logits: int, nodes: Rows) -> NDArray[np.float32]:
         """One call of the graph, in which the nodes come last."""
         rows, wanted = len(tokens) + len(nodes), num_logits + len(nodes)
+        if self._widest is not None and rows > self._widest:
+            raise ProviderError(
+                f"A call of {rows} rows is more than {self._place} computes right, which is "
+                f"{self._widest}: take a portable graph, or another device."
+            )
         with misfits_named():
             call = self._call(rows, wanted)
         call.feed(tokens, self.cache.length, nodes, self._bias(len(tokens), nodes))
@@ -140,6 +152,7 @@ class FusedSession(GraphSession[Buffers]):
                 logits,
                 handed_over,
                 attended=max(width, self._least),
+                copies=providers.has_own_memory(self._place),
             )
         return self._calls[width, num_logits]
 
@@ -156,7 +169,8 @@ def _names(session: ort.InferenceSession) -> Names:
 class _Call:
     """The inputs and outputs of one shape of call, bound once.
 
-    What one part of a model leaves the next one works on, in the same buffer.
+    What one part of a model leaves the next one works on, in the same buffer. copies: the provider
+    has memory of its own, and binding copies what is on the host, so what changes is bound anew.
     """
 
     def __init__(
@@ -168,6 +182,7 @@ class _Call:
         handed_over: NDArray[Any],
         *,
         attended: int,
+        copies: bool,
     ) -> None:
         """`handed_over` [2, rows, 1, hidden] is written by each part but the last."""
         width = handed_over.shape[1]
@@ -177,11 +192,13 @@ class _Call:
         self._key_length = np.zeros(1, np.int32)
         self._total_length = np.zeros((), np.int32)
         self._positions = np.zeros((1, attended), np.int64)
-        inputs: dict[str, Any] = {
+        fixed: dict[str, Any] = {
             "attention_rows": np.minimum(np.arange(attended), width - 1),
             "attention_shape": np.array([1, attended, -1]),
             "attention_keep": np.arange(width),
             "logits_rows": np.arange(width - len(logits), width),
+        }
+        changing: dict[str, Any] = {
             "tokens": self._tokens,
             "key_lengths.0": self._key_length,
             "total_lengths.0": self._total_length,
@@ -189,7 +206,7 @@ class _Call:
             **dict(zip(HANDED_OVER, handed_over, strict=True)),
         }
         written = {"logits": logits, **dict(zip(HANDED_OVER, handed_over, strict=True))}
-        self._parts: list[tuple[ort.IOBinding, frozenset[str]]] = []
+        self._parts: list[tuple[ort.IOBinding, dict[str, Any], frozenset[str]]] = []
         self._kept: list[object] = []  # a binding holds addresses only
         for part, (taken, given) in zip(parts, names, strict=True):
             caches = {
@@ -197,14 +214,15 @@ class _Call:
                 for layer in part.layers
                 for name, buffer in zip(("key", "value"), cache.buffers[layer], strict=True)
             }
-            own = inputs | {f"past.{name}": it for name, it in caches.items()}
+            own = fixed | changing | {f"past.{name}": it for name, it in caches.items()}
             own = {name: it for name, it in own.items() if name in taken}
             outputs = written | {f"present.{name}": it for name, it in caches.items()}
             outputs = {name: it for name, it in outputs.items() if name in given}
             binding = part.session.io_binding()
             providers.bind(binding, own, outputs)
             self._kept.append((own, outputs))
-            self._parts.append((binding, taken))
+            anew = {name: it for name, it in changing.items() if copies and name in taken}
+            self._parts.append((binding, anew, taken))
 
     def feed(self, tokens: NDArray[np.int64], length: int, nodes: Rows, bias: NDArray[Any]) -> None:
         """Fill the inputs: `tokens` after `length` cached ones, then `nodes`."""
@@ -220,7 +238,7 @@ class _Call:
 
     def binding(self, part: int) -> ort.IOBinding:
         """What a part runs on: what was fed, and what the part before it left."""
-        binding, taken = self._parts[part]
+        binding, anew, taken = self._parts[part]
         sized = {name: it for name, it in self._sized.items() if name in taken}
-        providers.bind(binding, sized, {})
+        providers.bind(binding, anew | sized, {})
         return binding

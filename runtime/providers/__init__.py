@@ -13,6 +13,7 @@ from runtime.providers.devices import (
 )
 from runtime.providers.libraries import known_devices, register, version
 from runtime.providers.loading import load, strays, told_options
+from runtime.providers.memory import allocate, has_own_memory, most_rows
 from runtime.providers.options import Option
 from runtime.providers.place import Place
 from runtime.providers.provider import KINDS, Kind, Provider, Takes
@@ -29,15 +30,18 @@ __all__ = [
     "Provider",
     "Takes",
     "all_devices",
+    "allocate",
     "as_place",
     "bind",
     "device_of",
     "devices",
     "find_word",
+    "has_own_memory",
     "input_type",
     "key_of",
     "known_devices",
     "load",
+    "most_rows",
     "pinned",
     "register",
     "resolve",

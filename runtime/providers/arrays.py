@@ -12,13 +12,20 @@ from runtime.errors import BundleError
 
 def bind(
     binding: ort.IOBinding,
-    inputs: Mapping[str, NDArray[Any]],
-    outputs: Mapping[str, NDArray[Any]],
+    inputs: Mapping[str, NDArray[Any] | ort.OrtValue],
+    outputs: Mapping[str, NDArray[Any] | ort.OrtValue],
 ) -> None:
-    """Bind arrays, which the caller keeps alive, as what a graph reads and writes."""
-    for bind_one, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
-        for name, array in arrays.items():
-            bind_one(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    """Bind what a graph reads and writes: arrays, which the caller keeps alive, and OrtValues."""
+    for name, it in inputs.items():
+        if isinstance(it, np.ndarray):
+            binding.bind_input(name, "cpu", 0, it.dtype, it.shape, it.ctypes.data)
+        else:
+            binding.bind_ortvalue_input(name, it)
+    for name, it in outputs.items():
+        if isinstance(it, np.ndarray):
+            binding.bind_output(name, "cpu", 0, it.dtype, it.shape, it.ctypes.data)
+        else:
+            binding.bind_ortvalue_output(name, it)
 
 
 def input_type(session: ort.InferenceSession, name: str) -> np.dtype[Any]:

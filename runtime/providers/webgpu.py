@@ -39,16 +39,21 @@ OPTIONS = (
 
 WEBGPU = Provider(
     "WebGpuExecutionProvider",
-    {"GPU": Takes(("portable",), ("fp32", "fp16"))},
+    {"GPU": Takes(("gpu", "portable"), ("int4", "fp16", "fp32"))},
     package="onnxruntime_ep_webgpu",
     distribution="onnxruntime-ep-webgpu",
     built_in="onnxruntime-webgpu",
     stands_for="GPU",
     chooses_itself=True,
     options=OPTIONS,
+    emulated_rows=31,
     traps=(
         "It picks a GPU by itself: GPU:1 cannot be asked for, only powerPreference.",
         "Software plays a GPU only with ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1; in float32 only "
-        "with SwiftShader.",
+        "with SwiftShader, whose float16 graphs load, and fail at their first run.",
+        "GroupQueryAttention takes a row's place in the cache for its position, whatever "
+        "position_ids says: in fused graphs nodes off a trunk are wrong by whole logits.",
+        "Its attention over 32 rows and more needs subgroups of 8 lanes. SwiftShader has 4, and "
+        "answers wrongly from the fifth row on.",
     ),
 )
