@@ -77,11 +77,11 @@ def test_every_node_is_there(precision: Precision, folders: dict[Precision, Path
 
 def test_a_portable_graph_is_right(model: Model, folders: dict[Precision, Path]) -> None:
     branches = Branches((5, 6, 7), (12, 13, 8))
-    rows = [
+    found, due = (
         portable(folders["fp32"], model, provider=name).extend(TEXT[:13], branches=branches)
-        for name in ("CPU", "WebGPU")
-    ]
-    np.testing.assert_allclose(*rows, rtol=0, atol=1e-4)
+        for name in ("WebGPU", "CPU")
+    )
+    np.testing.assert_allclose(found, due, rtol=0, atol=1e-4)
 
 
 def test_a_fused_graph_would_have_wrong_trees(model: Model, folders: dict[Precision, Path]) -> None:
