@@ -68,7 +68,10 @@ def main() -> None:
         }
     else:
         found = replayed(options)
-    if not all(show(found)):
+    holds = list(show(found))
+    if not holds:
+        sys.exit("Nothing can be compared: there are fewer than two answers that all ways share.")
+    if not all(holds):
         sys.exit(1)
 
 
@@ -146,12 +149,20 @@ def replayed_by(job: Job) -> list[Took]:
 
 
 def of_bench(report: Mapping[str, Any]) -> dict[str, list[Took]]:
-    """Every answer of a bench by every way; not those that the ways do not share, or of a token."""
+    """Every answer of a bench by every way; not those that the ways do not share, or of a token.
+
+    Other planned ways than the one claimed are left out: they are not fixed.
+    """
+    if AUTO not in report["strategies"]:
+        sys.exit(f"The bench did not run {AUTO}: name it among its --strategies.")
+    ways = [way for way in report["strategies"] if way == AUTO or way.split(":")[0] != "auto"]
+    if missing := [way for way in WAYS if way not in ways]:
+        print(f"Not measured, and not compared with: {', '.join(missing)}.", file=sys.stderr)
     by_answer: dict[tuple[Any, ...], dict[str, Any]] = {}
     for answer in report["answers"]:
         named = tuple(answer[key] for key in ("category", "question_id", "repeat", "turn"))
-        by_answer.setdefault(named, {})[answer["strategy"]] = answer
-    ways = list(report["strategies"])
+        if answer["strategy"] in ways:
+            by_answer.setdefault(named, {})[answer["strategy"]] = answer
     found: dict[str, list[Took]] = {way: [] for way in ways}
     for answers in by_answer.values():
         texts = {tuple(answer["tokens"]) for answer in answers.values()}

@@ -49,6 +49,26 @@ def test_answers_of_a_bench_are_paired() -> None:
     assert found == {PLAIN: [Took("qa", 2, 1.0)], AUTO: [Took("qa", 2, 0.5)]}
 
 
+def test_what_a_bench_did_not_run_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    both = [answer(PLAIN, 1, [5, 6], 0.5), answer(AUTO, 1, [5, 6], 0.5)]
+    answers = [*both, answer("auto:lookup", 1, [5, 6], 0.1)]
+    other = {"strategies": {PLAIN: {}, AUTO: {}, "auto:lookup": {}}, "answers": answers}
+    assert set(of_bench(other)) == {PLAIN, AUTO}
+    assert "speculative:lookup:4" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="auto:model"):
+        of_bench({"strategies": {PLAIN: {}}, "answers": []})
+
+
+def test_nothing_to_compare_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text(json.dumps(report(answer(PLAIN, 1, [5, 6], 0.5))))
+    command = [sys.executable, never_slower.__file__, "measured", "--json"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "bench.json")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "fewer than two answers" in done.stderr
+
+
 @pytest.mark.parametrize(("speed", "holds"), [(1.0, True), (0.98, True), (0.96, False)])
 def test_a_row_says_whether_the_claim_holds(
     speed: float, *, holds: bool, capsys: pytest.CaptureFixture[str]

@@ -92,6 +92,6 @@ QNN = Provider(
         "A wrong backend_path yields a session that runs on the CPU.",
         "The saver backend answers with garbage.",
         "On x86-64 float graphs need soc_model; dynamic shapes put no node on QNN.",
-        "Some mistakes end the process: they are tried in a child process first.",
+        "Some mistakes end the process.",
     ),
 )
