@@ -3,7 +3,6 @@
 import os
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,6 +17,8 @@ from runtime.providers.place import Place
 from runtime.providers.provider import Kind
 from runtime.providers.table import PROVIDERS, as_place
 
+# Two threads may load at once: setdefault gives both the same lock, which a cache would not.
+_LOCKS: dict[tuple[str, Kind, int], Lock] = {}
 FORBIDDEN = "fallback to CPU EP has been explicitly disabled"  # onnxruntime's own words
 
 
@@ -75,10 +76,9 @@ def told_options(place: Place, device: Device, threads: int) -> dict[str, str]:
     return provider.merge(defaults, dict(place.options))
 
 
-@cache
-def lock_of(_provider: str, _kind: Kind, _number: int) -> Lock:
+def lock_of(provider: str, kind: Kind, number: int) -> Lock:
     """The lock of a provider's device, one for all sessions of the process, as the hazard is."""
-    return Lock()
+    return _LOCKS.setdefault((provider, kind, number), Lock())
 
 
 def strays(session: ort.InferenceSession, place: Place) -> dict[str, Counter[str]]:
