@@ -15,6 +15,7 @@ from runtime.pages import huge_pages
 from runtime.providers.devices import Device, device_of
 from runtime.providers.place import Place
 from runtime.providers.provider import Kind
+from runtime.providers.quiet import printed_to_stderr
 from runtime.providers.table import PROVIDERS, as_place
 
 # Two threads may load at once: setdefault gives both the same lock, which a cache would not.
@@ -109,7 +110,7 @@ def _session_options(threads: int, cores: tuple[int, ...], sharing: Sharing) -> 
 
 
 def _open(path: Path, options: ort.SessionOptions, names: list[Any] | None) -> ort.InferenceSession:
-    with huge_pages():
+    with huge_pages(), printed_to_stderr():
         session = ort.InferenceSession(_native(path), options, providers=names)
     session.disable_fallback()
     return session

@@ -1,0 +1,46 @@
+"""What native code prints while a graph is loaded is none of the answers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.providers.quiet import printed_to_stderr
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_output_goes_to_stderr_inside_and_to_stdout_again(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with printed_to_stderr():
+        os.write(1, b"inside\n")
+    os.write(1, b"outside\n")
+    assert capfd.readouterr() == ("outside\n", "inside\n")
+
+
+def test_what_was_printed_before_stays_there_and_an_error_passes() -> None:
+    code = """
+from runtime.providers.quiet import printed_to_stderr
+print("before")
+try:
+    with printed_to_stderr():
+        raise ValueError
+except ValueError:
+    print("after")
+"""
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert child.stdout.split() == [b"before", b"after"]
+
+
+def test_without_streams_nothing_happens() -> None:
+    code = """
+import os
+from runtime.providers.quiet import printed_to_stderr
+os.close(1)
+with printed_to_stderr():
+    pass
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
