@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
 from runtime import open_session
 from runtime.errors import ProviderError, UsageError
-from runtime.providers import PROVIDERS, Place, load, resolve, strays, version
+from runtime.providers import PROVIDERS, Place, load, register, resolve, strays, version
 from runtime.providers.options import read_options
 
 BOUNDS = {"OpenVINO": 1e-4, "QNN": 0.05}  # QNN computes in float16
@@ -114,3 +115,30 @@ def test_a_backend_that_is_not_there_is_refused_by_loading(
     )
     with pytest.raises(ProviderError, match=r"QNN on NPU, but .* elsewhere \(CPUExecutionProvider"):
         load(tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx", threads=1, name=place)
+
+
+@needs("OpenVINO")
+@pytest.mark.parametrize("kind", ["GPU", "NPU"])
+def test_a_device_is_found_by_its_kind_where_a_policy_takes_another(
+    kind: str, tiny_bundle: Path
+) -> None:
+    """Asked to prefer a GPU or an NPU where there is none, onnxruntime takes a CPU in silence."""
+    register("OpenVINO")
+    if any(device.device.type.name == kind for device in ort.get_ep_devices()):
+        pytest.skip(f"this machine has a {kind}")
+    policy = getattr(ort.OrtExecutionProviderDevicePolicy, f"PREFER_{kind}")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.set_provider_selection_policy(policy)
+    graph = tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx"
+    session = ort.InferenceSession(str(graph), options)
+    used = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+    on_cpu = {
+        device.ep_name
+        for device in ort.get_ep_devices()
+        if device.device.type == ort.OrtHardwareDeviceType.CPU
+    }
+    assert used <= on_cpu
+    with pytest.raises(ProviderError, match=f"asked for on {kind}, and there is no such device"):
+        resolve("target", device=kind)
