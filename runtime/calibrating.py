@@ -74,7 +74,7 @@ class Pair:
         target = machine_key(
             self.target.folder,
             self.target.folder / self.graph.file,
-            as_place(self.provider).key,
+            as_place(self.provider),
             layout.threads,
         )
         parts = [target, *map(str, dataclasses.astuple(layout))]
@@ -84,7 +84,7 @@ class Pair:
                 machine_key(
                     self.draft.folder,
                     self.draft.folder / graph.file,
-                    as_place(self.draft_provider).key,
+                    as_place(self.draft_provider),
                     layout.draft_threads,
                 ),
                 str(tokens_per_pass(self.draft, self.draft_tokens_per_pass)),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from runtime.drafter import ModelDrafter
 from runtime.errors import BundleError, UsageError
 from runtime.flavours import choose_graph, open_graph
-from runtime.manifest import Manifest, RoleName
+from runtime.manifest import Manifest, Role, RoleName
 from runtime.providers import Place
 from runtime.session import GraphSession, Pace, unpaced
 
@@ -67,9 +67,7 @@ def open_draft(
     """
     name = draft_role(manifest)
     role = manifest.role(name)
-    head = None
-    if role.head_tokens is not None:
-        head = load_head_tokens(manifest.folder / role.head_tokens, role.geometry.vocabulary)
+    head = head_tokens(manifest.folder, role)
     session = open_graph(
         manifest.folder,
         choose_graph(manifest, name, provider),
@@ -79,6 +77,13 @@ def open_draft(
         **settings,
     )
     return session, head
+
+
+def head_tokens(folder: Path, role: Role) -> NDArray[np.int64] | None:
+    """The tokens that the logits of `role` are about; None: all. Raises as `load_head_tokens`."""
+    if role.head_tokens is None:
+        return None
+    return load_head_tokens(folder / role.head_tokens, role.geometry.vocabulary)
 
 
 def load_head_tokens(path: Path, vocabulary: int) -> NDArray[np.int64]:

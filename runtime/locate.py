@@ -179,14 +179,7 @@ def run_export(arguments: Sequence[str]) -> int:
             f"Building a bundle needs {' and '.join(missing)}: "
             f"python -m pip install {' '.join(missing)}"
         )
-    root = str(Path(__file__).resolve().parent.parent)
-    # -P keeps an export.py in the user's folder out; the root goes last, behind the standard
-    # library, which a site-packages folder on PYTHONPATH would shadow.
-    code = (
-        "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
-        "runpy.run_module('export', run_name='__main__', alter_sys=True)"
-    )
-    command = [sys.executable, "-P", "-c", code, root, *arguments]
+    command = module_command("export", *arguments)
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as child:
         try:
             return child.wait()
@@ -200,6 +193,18 @@ def run_export(arguments: Sequence[str]) -> int:
             if ended == INTERRUPTED:
                 raise KeyboardInterrupt("the export has said so") from None
             raise
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """A command that runs a module of this project, whatever lies in the user's folder."""
+    root = str(Path(__file__).resolve().parent.parent)
+    # -P keeps an export.py in the user's folder out; the root goes last, behind the standard
+    # library, which a site-packages folder on PYTHONPATH would shadow.
+    code = (
+        "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-P", "-c", code, root, *arguments]
 
 
 @contextlib.contextmanager

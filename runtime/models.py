@@ -85,7 +85,7 @@ class Models:
             self.target,
             bundle=manifest.folder,
             graph=manifest.folder / self._graph.file,
-            provider=settings.place.key,
+            place=settings.place,
             threads=self.layout.threads,
             folder=probes,
             say=say,

@@ -24,6 +24,7 @@ from runtime import providers
 from runtime.branches import Branches
 from runtime.errors import ProviderError
 from runtime.manifest import FILE_NAME, INTEGER_PROBE_FILE
+from runtime.providers import Place
 from runtime.records import read_record, write_record
 from runtime.session import GraphSession
 
@@ -45,23 +46,23 @@ def exactness(
     *,
     bundle: Path,
     graph: Path,
-    provider: str,
+    place: Place,
     threads: int,
     folder: Path,
     say: Callable[[str], None],
 ) -> Exactness:
-    """The remembered answer for this bundle, graph, provider and machine, or a new one.
+    """The remembered answer for this bundle, graph, place and machine, or a new one.
 
     It is kept in `folder`. A new one takes seconds, which `say` is told before.
 
     Raises ProviderError where integer products are wrong: nothing computed there can be trusted.
     """
-    path = folder / f"{machine_key(bundle, graph, provider, threads)}.json"
+    path = folder / f"{machine_key(bundle, graph, place, threads)}.json"
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return _answer(read_record(path)["largest_difference"])
     say("First start of this bundle here: trying how exact its arithmetic is on this machine.")
     integer_probe = graph.with_name(INTEGER_PROBE_FILE)
-    if provider == "CPU" and integer_probe.is_file():
+    if place.provider == "CPU" and integer_probe.is_file():
         check_integer_products(integer_probe)
     found = compare_widths(session)
     write_record(path, dataclasses.asdict(found))
@@ -132,8 +133,12 @@ def _apart(found: NDArray[np.float32], known: NDArray[np.float32]) -> float:
     return float(np.nan_to_num(np.abs(found - known).max(), nan=np.inf))
 
 
-def machine_key(bundle: Path, graph: Path, provider: str, threads: int) -> str:
-    """A name for an answer that holds for one bundle, graph, onnxruntime and processor."""
+def machine_key(bundle: Path, graph: Path, place: Place, threads: int | None = None) -> str:
+    """A name for an answer that holds for one bundle, graph, place and machine.
+
+    That is for its processor, and its onnxruntime, provider and driver too; None: for all numbers
+    of threads. Raises ProviderError where the place is not on this machine.
+    """
     processor = [platform.machine(), platform.processor(), str(os.cpu_count())]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -142,7 +147,8 @@ def machine_key(bundle: Path, graph: Path, provider: str, threads: int) -> str:
         hashlib.sha256((bundle / FILE_NAME).read_bytes()).hexdigest(),
         graph.relative_to(bundle).as_posix(),
         ort.__version__,
-        provider,
+        place.key,
+        providers.identity(place),
         str(threads),
         *processor,
     )

@@ -29,6 +29,7 @@ from runtime.probe import (
     compare_widths,
     exactness,
 )
+from runtime.providers import as_place
 from runtime.session import GraphSession
 
 BITWISE = Exactness("bitwise", 0.0)
@@ -91,7 +92,7 @@ def ask(
         session,
         bundle=bundle,
         graph=graph,
-        provider=provider,
+        place=as_place(provider),
         threads=threads,
         folder=folder,
         say=say,

@@ -11,6 +11,7 @@ from runtime.providers.devices import (
     key_of,
     resolve,
 )
+from runtime.providers.identity import identity
 from runtime.providers.libraries import known_devices, register, version
 from runtime.providers.loading import load, strays, told_options
 from runtime.providers.memory import allocate, has_own_memory, most_rows
@@ -37,6 +38,7 @@ __all__ = [
     "devices",
     "find_word",
     "has_own_memory",
+    "identity",
     "input_type",
     "key_of",
     "known_devices",

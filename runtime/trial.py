@@ -1,0 +1,210 @@
+"""Whether a graph answers on a device as it does on the CPU: tried in a process of its own.
+
+A provider may end the process that loads it, hang, or answer wrongly without a word.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import ProviderError
+from runtime.locate import module_command
+from runtime.manifest import Graph, Manifest, RoleName
+from runtime.probe import machine_key
+from runtime.providers import Place
+from runtime.records import read_record, write_record
+
+# Of the spread of the CPU's logits. Right answers were at most 0.03 off, wrong ones 0.19 and more.
+BOUND = 0.08
+TIME_LIMIT_S = 600.0  # compiling for a device takes minutes
+TAIL_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a graph's logits on a device differ from those of the same graph on the CPU provider.
+
+    spread: the CPU's highest logit less its lowest. rows: how many were compared; equal: of how
+    many the most probable token is the same. seconds: the whole trial, both loadings included.
+    """
+
+    largest_difference: float
+    spread: float
+    rows: int
+    equal: int
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """The largest difference as a share of the spread; infinite where there is no spread."""
+        return self.largest_difference / self.spread if self.spread > 0 else math.inf
+
+    def __str__(self) -> str:
+        return (
+            f"the largest difference is {self.largest_difference:.2g} of {self.spread:.3g}, and "
+            f"{self.equal} of {self.rows} rows choose the same token"
+        )
+
+
+def try_graph(
+    manifest: Manifest,
+    role: RoleName,
+    graph: Graph,
+    place: Place,
+    *,
+    threads: int = 1,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Trial:
+    """Feed a few tokens to a graph in a place and on the CPU, in a child process.
+
+    Judges nothing. Raises ProviderError with what the child said, or how it ended: by a signal,
+    with an exit code, or at `time_limit_s`.
+    """
+    request = {
+        "bundle": str(manifest.folder.absolute()),
+        "role": role,
+        "graph": f"{graph.flavour}-{graph.precision}",
+        "provider": place.provider,
+        "kind": place.kind,
+        "number": place.number,
+        "options": place.options,
+        "library": None if place.library is None else str(place.library.absolute()),
+        "fallback": place.report is not None,
+        "threads": threads,
+    }
+    what = f"Trying {graph.file} on {place}"
+    started = time.perf_counter()
+    found = run_child(module_command("runtime.trial_child"), request, what, time_limit_s)
+    return Trial(**found, seconds=time.perf_counter() - started)
+
+
+def judge(trial: Trial, place: Place, what: str) -> None:
+    """Raise ProviderError where `what` is further from the CPU's answer than rounding takes it."""
+    if trial.share <= BOUND:
+        return
+    if math.isfinite(trial.share):
+        wrong = f"answers wrongly: {trial}"
+    else:
+        wrong = "gives logits that are no numbers"
+    raise ProviderError(
+        f"{what} on {place} {wrong}, compared with the CPU. Take another execution provider or "
+        "precision, or another version of the device's driver."
+    )
+
+
+def try_once(
+    manifest: Manifest,
+    role: RoleName,
+    graph: Graph,
+    place: Place,
+    *,
+    threads: int,
+    folder: Path,
+    say: Callable[[str], None],
+) -> Trial:
+    """The kept trial of a graph in a place on this machine, or a new one; both are judged.
+
+    A good one is kept in `folder`, until bundle, provider, driver or machine change. `say` is told
+    before a new one and after it. Raises ProviderError as `try_graph` and `judge`.
+    """
+    file = manifest.folder / graph.file
+    path = folder / f"trial-{machine_key(manifest.folder, file, place)}.json"
+    what = f"The {role}'s graph {graph.flavour}-{graph.precision}"
+    with contextlib.suppress(ValueError, TypeError, KeyError, ProviderError):
+        kept = Trial(**read_record(path))
+        judge(kept, place, what)
+        return kept
+    say(f"First use of {graph.file} on {place}: trying whether it answers as the CPU does.")
+    found = try_graph(manifest, role, graph, place, threads=threads)
+    judge(found, place, what)
+    write_record(path, dataclasses.asdict(found))
+    say(f"It does: {found} ({found.seconds:.0f} s).")
+    return found
+
+
+def run_child(
+    command: Sequence[str], request: dict[str, Any], what: str, time_limit_s: float
+) -> dict[str, Any]:
+    """Run a child on `request` and return what it found.
+
+    It reads the request as a line of JSON, and writes {"found": ..} or {"error": ..} to the file
+    "answer" of the request: its standard output may be full of what a provider prints. Where that
+    input ends, so has its parent. Raises ProviderError as `try_graph`.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        answer, log = Path(folder) / "answer.json", Path(folder) / "log.txt"
+        line = json.dumps(request | {"answer": str(answer)}) + "\n"
+        with (
+            log.open("wb") as output,
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            ) as child,
+        ):
+            try:
+                code = _ended(child, line.encode(), time_limit_s)
+            except subprocess.TimeoutExpired:
+                _kill(child)
+                raise ProviderError(
+                    f"{what} was not done after {time_limit_s:g} s, the time limit.{_tail(log)}"
+                ) from None
+            except BaseException:
+                _kill(child)
+                raise
+        found = read_record(answer)
+        if isinstance(found, dict) and "error" in found:
+            raise ProviderError(str(found["error"]))
+        if not isinstance(found, dict) or "found" not in found:
+            raise ProviderError(
+                f"{what} ended the process that tried it, {_how(code)}.{_tail(log)} Take another "
+                "execution provider, or another version of it or of the device's driver."
+            )
+        result: dict[str, Any] = found["found"]
+        return result
+
+
+def _ended(child: subprocess.Popen[bytes], line: bytes, time_limit_s: float) -> int:
+    """Hand the child its request, leaving its input open, and wait for its exit code."""
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(line)
+        child.stdin.flush()
+    return child.wait(time_limit_s)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """End a child and its own children, where the system can."""
+    if sys.platform == "win32":
+        child.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _how(code: int) -> str:
+    """How a process ended; a signal is a negative code, and an exception of Windows a large one."""
+    if code < 0:
+        names = {int(each): each.name for each in signal.Signals}
+        return f"by {names.get(-code, f'signal {-code}')}"
+    return f"with exit code {code if code < 256 else hex(code)}"
+
+
+def _tail(log: Path) -> str:
+    """The end of what a child printed, as a sentence; nothing where it printed nothing."""
+    text = " ".join(log.read_text(encoding="utf-8", errors="replace").split())
+    return f" It said at last: {text[-TAIL_CHARACTERS:]}" if text else ""
