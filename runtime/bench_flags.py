@@ -26,7 +26,12 @@ from runtime.chat_options import (
 from runtime.errors import UsageError
 from runtime.parser import new_parser
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
-from runtime.round_settings import check_draft_tokens, check_planned, check_rounds
+from runtime.round_settings import (
+    check_draft_tokens,
+    check_planned,
+    check_rounds,
+    takes_hypotheses,
+)
 from runtime.sampling import Sampling
 from runtime.whole_file import check_writable
 
@@ -134,6 +139,12 @@ def parse(argv: Sequence[str]) -> Options:
             way.strategy,
             num_copied_tokens=flags.num_copied_tokens,
             after_miss=flags.after_miss,
+        )
+    takers = [way for way in flags.strategies if takes_hypotheses(way.strategy, way.draft)]
+    if flags.num_hypotheses is not None and not takers:
+        raise UsageError(
+            "--num-hypotheses is for mirror, and for auto with a draft model, and neither is "
+            "measured: leave it out."
         )
     if flags.json is not None and not flags.json.absolute().parent.is_dir():
         raise UsageError(f"--json {flags.json}: there is no folder {flags.json.absolute().parent}.")

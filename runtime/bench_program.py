@@ -13,7 +13,7 @@ from typing import TextIO
 from runtime.bench_flags import PROGRAM, WAYS, Options, parse
 from runtime.bench_plot import panels
 from runtime.bench_report import Preparation, answers, machine, make_report, shown
-from runtime.bench_runs import Contest, Lap, Plan, Session
+from runtime.bench_runs import Contest, Lap, Plan, Session, Way
 from runtime.chat_options import OF_A_DRAFT_MODEL
 from runtime.command_line import (
     FAILED,
@@ -26,6 +26,7 @@ from runtime.command_line import (
 from runtime.errors import MirrorError, UsageError
 from runtime.locate import default_cache_dir, locate_bundle
 from runtime.plot import drawn
+from runtime.round_settings import takes_hypotheses
 from runtime.screen import CONTROLS, Screen
 from runtime.trace import Trace
 from runtime.whole_file import write_whole
@@ -169,15 +170,27 @@ class _Bench:
         A draft model that nobody asked for is left out where there is none, or no room for it.
         """
         open_session = self.open_session or runtime_open_session()
+        from runtime.places import of_target, places_of
+
+        place, _ = places_of(options.open, self.screen.note)
         found = self._located(options)
         usual = options.ways is WAYS and not any(options.open[name] for name in OF_A_DRAFT_MODEL)
-        first = {way.session: way for way in reversed(options.ways)}
+        hypotheses = options.open["num_hypotheses"]
+
+        def is_bare(way: Way) -> bool:
+            return hypotheses is not None and not takes_hypotheses(way.strategy, way.draft)
+
+        # Of a session's ways one that takes its settings opens it.
+        ordered = sorted(options.ways, key=is_bare)
+        first = {way.session: way for way in reversed(ordered)}
         load_s = {}
         for way in (way for way in options.ways if first[way.session] is way):
             started = time.perf_counter()
             settings = {**options.open, "draft_model": found.get(options.open["draft_model"])}
             if way.draft != "model":
-                settings |= dict.fromkeys(OF_A_DRAFT_MODEL)
+                settings |= dict.fromkeys(OF_A_DRAFT_MODEL) | of_target(settings, place)
+            if is_bare(way):
+                settings["num_hypotheses"] = None
             try:
                 self.sessions[way.session] = open_session(
                     found[options.model],

@@ -21,17 +21,13 @@ from runtime.exit_head import ExitHead
 from runtime.flavours import choose_graph, open_exit_head, open_graph
 from runtime.layout import Layout, Sharing, lay_out
 from runtime.manifest import Graph, Manifest
-from runtime.places import find_places, usual_precision
+from runtime.places import places_of, usual_precision
 from runtime.probe import machine_key
 from runtime.providers import Place, as_place
 from runtime.split_session import SplitSession
 
 CONTEXT = 512  # tokens, of the sessions that are timed
 PARTS_ROWS, PARTS_CALLS = 8, 12
-OF_PLACES = (
-    *("device", "draft_device", "execution_provider", "draft_execution_provider"),
-    *("ep_libraries", "provider_options", "draft_provider_options"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +103,7 @@ def pair_of(
     Raises UsageError for settings that cannot be meant, BundleError for what is no bundle,
     ProviderError for a provider that cannot be used.
     """
-    place, draft_place = find_places(
-        **{name: settings[name] for name in OF_PLACES},
-        report=report if settings["allow_cpu_fallback"] else None,
-    )
+    place, draft_place = places_of(settings, report)
     target = Manifest.load(model)
     draft = target if draft_model is None else Manifest.load(draft_model)
     return Pair(

@@ -9,6 +9,11 @@ from runtime.checks import path, text
 from runtime.errors import UsageError
 from runtime.providers import Place
 
+OF_PLACES = (
+    *("device", "draft_device", "execution_provider", "draft_execution_provider"),
+    *("ep_libraries", "provider_options", "draft_provider_options"),
+)
+
 
 def find_places(
     *,
@@ -24,8 +29,8 @@ def find_places(
     """The target's place and the draft's, each the CPU where nothing was asked for.
 
     report: is told which operators run on the CPU instead of the device asked for; None: none may.
-    Raises UsageError for values of a wrong kind and for options that a provider does not have,
-    ProviderError for a device or provider that cannot be used here.
+    Raises UsageError for values of a wrong kind, for options that a provider does not have and for
+    what would be of no use; ProviderError for a device or provider that cannot be used here.
     """
     libraries = _libraries(ep_libraries)
     target = providers.resolve(
@@ -44,7 +49,34 @@ def find_places(
         libraries=libraries,
         report=report,
     )
+    _check_used(libraries, target, draft)
     return target, draft
+
+
+def of_target(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Of what both models share, by the names of `open_session`, what is left for the target.
+
+    place: the target's. For a session without a draft model, where the rest would be refused.
+    """
+    libraries = {
+        name: file
+        for name, file in (settings["ep_libraries"] or {}).items()
+        if providers.key_of("library", name) == place.provider
+    }
+    return {
+        "ep_libraries": libraries or None,
+        "allow_cpu_fallback": settings["allow_cpu_fallback"] and place.provider != "CPU",
+    }
+
+
+def places_of(
+    settings: Mapping[str, Any], report: Callable[[str], None] | None = None
+) -> tuple[Place, Place]:
+    """The places of settings by the names of `open_session`; raises as `find_places`."""
+    return find_places(
+        **{name: settings[name] for name in OF_PLACES},
+        report=report if settings["allow_cpu_fallback"] else None,
+    )
 
 
 def usual_precision(precision: str | None, place: Place) -> str | None:
@@ -76,3 +108,20 @@ def _libraries(asked: object) -> dict[str, Path]:
         )
         for name in asked
     }
+
+
+def _check_used(libraries: Mapping[str, Path], target: Place, draft: Place) -> None:
+    """Refuse what neither model would use; UsageError."""
+    used = {target.provider, draft.provider}
+    where = f"the target runs on {target}, the draft on {draft}"
+    for key in libraries:
+        if key not in used:
+            raise UsageError(
+                f"ep_libraries (--ep-library) names a library of {key}, and neither model uses it: "
+                f"{where}. Ask for {key}, or leave the library out."
+            )
+    if target.report is not None and used == {"CPU"}:
+        raise UsageError(
+            "allow_cpu_fallback is for operators that a device does not take, and no device was "
+            f"asked for: {where}. Leave it out."
+        )

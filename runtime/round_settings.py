@@ -44,6 +44,20 @@ def check_planned(strategy: str, *, num_copied_tokens: int, after_miss: str | No
             )
 
 
+def takes_hypotheses(strategy: str, draft: str) -> bool:
+    """Whether a draft of this kind follows outcomes of a round; what is copied costs nothing."""
+    return strategy == "mirror" or (strategy == "auto" and draft == "model")
+
+
+def check_hypotheses(strategy: str, draft: str, count: int | None) -> None:
+    """Refuse a number of hypotheses where none are followed; UsageError."""
+    if count is not None and not takes_hypotheses(strategy, draft):
+        raise UsageError(
+            "num_hypotheses is for the strategy 'mirror', and for 'auto' with a draft model; "
+            f"{strategy!r} with the draft {draft!r} follows none: leave it out."
+        )
+
+
 def check_draft_tokens(count: int | None) -> None:
     """Refuse a length of a guess that is none; UsageError."""
     if count is not None:

@@ -10,7 +10,7 @@ from runtime.errors import UsageError
 from runtime.hypotheses import SOURCES, USUAL_SOURCES, Source
 from runtime.places import find_places, usual_precision
 from runtime.providers import Place
-from runtime.round_settings import check_planned, check_rounds
+from runtime.round_settings import check_hypotheses, check_planned, check_rounds
 
 PRECISIONS = ("int8", "fp32", "fp16", "int4")
 DRAFTS = ("model", "lookup", "none")
@@ -102,6 +102,7 @@ def settle(
         after_miss=after_miss,
     )
     check_planned(strategy, num_copied_tokens=num_copied_tokens, after_miss=after_miss)
+    check_hypotheses(strategy, kind, num_hypotheses)
     for name, count in (
         ("draft_tokens_per_pass", draft_tokens_per_pass),
         ("context_length", context_length),

@@ -10,6 +10,7 @@ import pytest
 from runtime.bench import main
 from runtime.errors import BundleError, ContextError, UsageError
 from tests.fake_bench import FakeRuntime, FakeSession
+from tests.fake_devices import Machine, hardware
 from tests.timelines import THREE_ROUNDS
 
 TWO = "--strategies autoregressive,speculative:lookup"
@@ -72,6 +73,38 @@ def test_a_session_for_each_draft_and_for_each_way_of_the_model(file: Path) -> N
     named = [settings["draft_model"] for _, settings in runtime.opened]
     assert named == [None, None, *[Path("bundles/small")] * 3]
     assert all(settings["threads"] == 1 for _, settings in runtime.opened)
+
+
+def test_a_session_is_told_of_hypotheses_where_it_follows_some(file: Path) -> None:
+    runtime = FakeRuntime()
+    assert bench(runtime, file, "--num-hypotheses 3")[0] == 0
+    told = {
+        f"{settings['strategy']}:{settings['draft']}": settings["num_hypotheses"]
+        for _, settings in runtime.opened
+    }
+    assert told == {
+        "autoregressive:none": None,
+        "mirror:lookup": 3,  # opens what speculative and auto share
+        "speculative:model": None,
+        "mirror:model": 3,
+        "auto:model": 3,
+    }
+
+
+def test_what_is_the_drafts_alone_is_kept_from_sessions_without_one(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "QNN.so"
+    library.touch()
+    snapdragon = {"QNN": [hardware("NPU")], "WebGPU": [hardware("GPU")]}
+    Machine(monkeypatch, libraries=snapdragon)
+    flags = f"--allow-cpu-fallback --ep-library QNN={library} --draft-device NPU"
+    runtime = FakeRuntime()
+    code, _, stderr = bench(runtime, file, f"{flags} --strategies autoregressive,mirror:model")
+    assert code == 0, stderr
+    names = ("draft_device", "ep_libraries", "allow_cpu_fallback")
+    told = [tuple(settings[name] for name in names) for _, settings in runtime.opened]
+    assert told == [(None, None, False), ("NPU", {"QNN": str(library)}, True)]
 
 
 def test_a_differing_token_fails_and_is_named(file: Path) -> None:

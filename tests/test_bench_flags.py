@@ -120,6 +120,7 @@ def test_shared_flags_mean_what_they_mean_in_the_chat(file: Path) -> None:
         ("--num-draft-tokens 33", "num_draft_tokens must be a whole number, 1 to 32; it is 33"),
         ("--num-siblings 33", "num_siblings must be a whole number, 0 to 32; it is 33"),
         ("--num-hypotheses 65", "num_hypotheses must be a whole number, 0 to 64; it is 65"),
+        ("--strategies speculative,auto:lookup --num-hypotheses 4", "--num-hypotheses is for mir"),
         ("--num-copied-tokens 33", "num_copied_tokens must be a whole number, 0 to 32"),
         ("--num-copied-tokens 4", "num_copied_tokens is for the strategies 'speculative' and 'mi"),
         ("--strategies mirror,auto --after-miss verify", "after_miss is for the strategy 'mirror'"),

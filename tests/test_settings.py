@@ -169,3 +169,15 @@ def test_what_is_planned_cannot_be_asked_for(asked: dict[str, Any]) -> None:
     for planned in ({"strategy": "auto"}, {}):
         with pytest.raises(UsageError, match=r"^\w+ is for the strateg.* 'mirror'; 'auto' chooses"):
             settle(**ASKED | asked | planned)
+
+
+def test_hypotheses_are_refused_where_none_are_followed() -> None:
+    asked = ASKED | {"num_hypotheses": 0}
+    for strategy, draft in (("mirror", "model"), ("mirror", "lookup"), ("auto", "model")):
+        assert settle(**asked | {"strategy": strategy, "draft": draft}).num_hypotheses == 0
+    for strategy, draft in (
+        *(("speculative", "model"), ("speculative", "lookup"), ("auto", "lookup")),
+        *(("autoregressive", "model"), ("autoregressive", "none")),
+    ):
+        with pytest.raises(UsageError, match=f"'{strategy}' with the draft '{draft}' follows none"):
+            settle(**asked | {"strategy": strategy, "draft": draft})
