@@ -1,10 +1,6 @@
 """The process that tries a graph in a place: its answers there beside those on the CPU."""
 
 import gc
-import json
-import os
-import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +11,12 @@ from numpy.typing import NDArray
 
 from runtime import providers
 from runtime.branches import NO_BRANCHES, Branches
+from runtime.child import answer
 from runtime.draft_model import head_tokens
-from runtime.errors import MirrorError
 from runtime.flavours import open_graph
 from runtime.manifest import Graph, Manifest, Role
 from runtime.providers import Place
 from runtime.session import GraphSession
-from runtime.whole_file import write_whole
 
 CONTEXT = 64
 _PRIMES = 7919, 104729  # steps through the vocabulary that soon go everywhere
@@ -35,19 +30,6 @@ class Call:
     num_logits: int
     branches: Branches = NO_BRANCHES
     fresh: bool = False
-
-
-def main() -> None:
-    """Answer the request on standard input; see `runtime.trial.run_child`."""
-    request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        answer: dict[str, Any] = {"found": _compared(request)}
-    except MirrorError as error:
-        answer = {"error": str(error)}
-    write_whole(Path(request["answer"]), json.dumps(answer))
-    # Some providers hang or crash while they are unloaded, when all has been said.
-    os._exit(0)
 
 
 def calls(vocabulary: int, masks: Sequence[int], *, few: bool) -> list[Call]:
@@ -150,11 +132,5 @@ def _answered(
     return found
 
 
-def _end_with_parent() -> None:
-    """End where standard input does: nobody waits for the answer any more."""
-    os.read(0, 1)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    answer(_compared)

@@ -1,102 +1,12 @@
-"""A graph's trial in a child process: what it compares, how it may end, what is kept."""
-
-import os
-import signal
-import sys
-import threading
-import time
-from pathlib import Path
+"""A graph's trial in a child process: what it compares, what is kept."""
 
 import pytest
 
 from runtime.errors import ProviderError
 from runtime.providers import Place
-from runtime.trial import BOUND, Trial, judge, run_child
+from runtime.trial import BOUND, Trial, judge
 
 PLACE = Place("OpenVINO")
-FOUND = '{"largest_difference": 0.5, "spread": 10.0, "rows": 4, "equal": 3}'
-ANSWER = "import json, sys; file = json.loads(sys.stdin.readline())['answer']; "
-
-
-def child(code: str, *, time_limit_s: float = 20.0) -> dict[str, object]:
-    """What a child of this code finds."""
-    return run_child([sys.executable, "-c", ANSWER + code], {"a": "é"}, "Trying it", time_limit_s)
-
-
-def test_an_answer_comes_by_a_file_whatever_is_printed() -> None:
-    text = f"print('{{' * 100000); open(file, 'w').write('{{\"found\": {FOUND}}}')"
-    found = {"largest_difference": 0.5, "spread": 10.0, "rows": 4, "equal": 3}
-    assert child(text) == found
-    # What a provider does while it is unloaded does not matter any more.
-    assert child(f"{text}; sys.stdout.flush(); import os; os.abort()") == found
-
-
-def test_what_the_child_says_is_raised() -> None:
-    with pytest.raises(ProviderError, match=r"^no such operator$"):
-        child('open(file, "w").write(\'{"error": "no such operator"}\')')
-
-
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "by SIGSEGV"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "by SIGKILL"),
-        ("sys.exit(3)", "with exit code 3"),
-        ("pass", "with exit code 0"),
-        ("open(file, 'w').write('{')", "with exit code 0"),
-        ("open(file, 'w').write('[1]')", "with exit code 0"),
-        ("open(file, 'w').write('{}')", "with exit code 0"),
-    ],
-)
-def test_a_child_that_dies_is_named_with_what_it_printed(code: str, how: str) -> None:
-    message = rf"^Trying it ended the process that tried it, {how}\. It said at last: a word b\. "
-    with pytest.raises(ProviderError, match=message.replace(r"b\.", "b")):
-        child(f"print('a word', flush=True); print('b', file=sys.stderr, flush=True); {code}")
-    with pytest.raises(ProviderError, match=rf"{how}\. Take another"):
-        child(code)
-
-
-def test_a_child_that_hangs_ends_with_its_own_children(tmp_path: Path) -> None:
-    code = (
-        "import subprocess, time; "
-        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
-        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid)); print('busy', flush=True); "
-        "time.sleep(60)"
-    )
-    message = r"^Trying it was not done after 1\.5 s, the time limit\. It said at last: busy$"
-    with pytest.raises(ProviderError, match=message):
-        child(code, time_limit_s=1.5)
-    assert_gone(int((tmp_path / "pid").read_text()))
-
-
-def assert_gone(process: int) -> None:
-    """Wait until no such process runs; one that nobody has waited for runs no more."""
-    for _ in range(1000):
-        try:
-            if "\nState:\tZ" in Path(f"/proc/{process}/status").read_text():
-                return
-        except OSError:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{process} still runs")
-
-
-def test_an_interrupt_ends_the_child_and_stays_one(tmp_path: Path) -> None:
-    code = (
-        "import os, time; "
-        f"open({str(tmp_path / 'part')!r}, 'w').write(str(os.getpid())); "
-        f"os.rename({str(tmp_path / 'part')!r}, {str(tmp_path / 'pid')!r}); time.sleep(60)"
-    )
-
-    def interrupt() -> None:
-        while not (tmp_path / "pid").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        child(code)
-    assert_gone(int((tmp_path / "pid").read_text()))
 
 
 def trial(largest_difference: float, spread: float = 10.0) -> Trial:
