@@ -33,7 +33,6 @@ from export.graph import (
     portable_context,
     portable_rows,
 )
-from export.heartbeat import heartbeat
 from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
 from export.plan import Plan, printable, split_key
@@ -42,6 +41,7 @@ from export.workshop import Part, Workshop
 from runtime import providers
 from runtime.errors import BuildError
 from runtime.flavours import open_graph
+from runtime.heartbeat import heartbeat
 from runtime.manifest import STATIC, Graph, Parity, Precision, Role, RoleName
 from runtime.probe import compare_widths
 from runtime.prompts import load_prompts, prompt_folder, select_prompts

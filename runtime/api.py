@@ -132,7 +132,7 @@ def open_session(
         Models(
             locate(model),
             None if draft_model is None else locate(draft_model),
-            settings,
+            settings.keeping(cache / "compiled", say),
             probes=cache / "probes",
             say=say,
             devices=devices,

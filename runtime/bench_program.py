@@ -100,6 +100,7 @@ class _Bench:
             report=self._tell,
         )
         cache = options.open["cache_dir"] or default_cache_dir(os.environ, sys.platform)
+        pair = pair.keeping(cache / "compiled", self._tell)
         for sharing in pair.sharings:
             costs = calibrate(pair, sharing, folder=cache / "probes", say=self._tell)
             if self.stderr.isatty():

@@ -43,6 +43,14 @@ class Pair:
     draft_threads: int | None = None
     draft_tokens_per_pass: int | None = None
 
+    def keeping(self, folder: Path, say: Callable[[str], None]) -> "Pair":
+        """The same, with a folder for what is compiled for both places."""
+        return dataclasses.replace(
+            self,
+            provider=as_place(self.provider).keeping(folder, say),
+            draft_provider=as_place(self.draft_provider).keeping(folder, say),
+        )
+
     @property
     def graph(self) -> Graph:
         """The target's."""

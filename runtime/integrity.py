@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.bundle_files import check_sha256
+from runtime.bundle_files import check_sha256, file_sha256
 from runtime.errors import BundleError
 from runtime.manifest import FILE_NAME, Manifest
 from runtime.records import read_record, write_record
@@ -65,6 +65,22 @@ def load_checked(
     if after != before:
         write_record(record, {name: dataclasses.astuple(seal) for name, seal in after.items()})
     return manifest
+
+
+def sealed_sha256(path: Path, *, records: Path) -> str:
+    """The sha256 of a file, from the record in the folder `records` where the file is the same.
+
+    Raises OSError for a file that cannot be read.
+    """
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+    seal, now_ns = _seal(path), time.time_ns()
+    before = read_record(records / f"{name}.json")
+    if isinstance(before, list) and before[1:] == [*dataclasses.astuple(seal)]:
+        return str(before[0])
+    found = file_sha256(path)
+    if _seal(path) == seal and not _is_young(seal, now_ns):
+        write_record(records / f"{name}.json", [found, *dataclasses.astuple(seal)])
+    return found
 
 
 def _key(folder: Path) -> str:

@@ -43,7 +43,7 @@ def session_bytes(
     geometry = role.geometry
     weights, head = _weights_bytes(manifest, graph, role)
     files = max(1, len(graph.rows))
-    compiled = PROVIDERS[as_place(provider).provider].compiles
+    compiled = PROVIDERS[as_place(provider).provider].compiled is not None
     share = COMPILED_SHARES[graph.precision] if compiled else LOADED_SHARE
     widest = ROWS * (8 * geometry.hidden + 4 * geometry.intermediate) * 4
     exit_ = widest + 2 * SESSION_BYTES + _exit_bytes(manifest, graph) if leaves_early else 0

@@ -1,7 +1,8 @@
 """What a session was asked to run with, checked before anything is loaded."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any
 
@@ -42,6 +43,14 @@ class Settings:
     place: Place
     draft_place: Place
     draft_time_limit_s: float
+
+    def keeping(self, folder: Path, say: Callable[[str], None]) -> "Settings":
+        """The same, with a folder for what is compiled for both places."""
+        return replace(
+            self,
+            place=self.place.keeping(folder, say),
+            draft_place=self.draft_place.keeping(folder, say),
+        )
 
 
 def settle(

@@ -68,12 +68,7 @@ def try_graph(
         "bundle": str(manifest.folder.absolute()),
         "role": role,
         "graph": f"{graph.flavour}-{graph.precision}",
-        "provider": place.provider,
-        "kind": place.kind,
-        "number": place.number,
-        "options": place.options,
-        "library": None if place.library is None else str(place.library.absolute()),
-        "fallback": place.report is not None,
+        "place": place.as_data(),
         "threads": threads,
     }
     what = f"Trying {graph.file} on {place}"

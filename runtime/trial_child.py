@@ -93,15 +93,7 @@ def _compared(request: dict[str, Any]) -> dict[str, Any]:
     manifest = Manifest.load(Path(request["bundle"]))
     role = manifest.role(request["role"])
     graph = role.graphs[request["graph"]]
-    library = request["library"]
-    place = Place(
-        request["provider"],
-        request["kind"],
-        request["number"],
-        tuple((key, value) for key, value in request["options"]),
-        None if library is None else Path(library),
-        print if request["fallback"] else None,
-    )
+    place = Place.from_data(request["place"])
     vocabulary = role.geometry.vocabulary
     masks = range(vocabulary, vocabulary + role.tokens_per_pass - 1)
     asked = calls(vocabulary, masks, few=providers.device_of(place).emulated)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from export.heartbeat import heartbeat
+from runtime.heartbeat import heartbeat
 
 
 def test_a_long_step_is_told_again_and_again_until_it_ends() -> None:
@@ -50,3 +50,16 @@ def test_a_reader_that_is_gone_harms_nothing() -> None:
     with heartbeat("write it", say, every_s=0.001):
         assert called.wait(30)
     assert len(calls) == 1
+
+
+def test_an_interrupt_of_its_start_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), heartbeat("write it", print, every_s=60):
+        pass
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}

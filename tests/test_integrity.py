@@ -10,7 +10,7 @@ import pytest
 from runtime import bundle_files, integrity
 from runtime.bundle_files import file_sha256
 from runtime.errors import BundleError
-from runtime.integrity import load_checked
+from runtime.integrity import load_checked, sealed_sha256
 from runtime.manifest import FileEntry, Geometry, Manifest, Role, Source
 
 GEOMETRY = Geometry(1, 2, 2, 1, 1, 2, 4, 8, 1e4, 1e-5)
@@ -160,3 +160,25 @@ def test_a_bundle_on_a_read_only_medium_is_read(bundle: Path) -> None:
         assert hashed(bundle) == []
     finally:
         bundle.chmod(0o755)
+
+
+@pytest.mark.usefixtures("bundle")
+def test_a_file_alone_is_hashed_once_and_again_when_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, records, count = tmp_path / "file", tmp_path / "records", 0
+
+    def counting(path: Path) -> str:
+        nonlocal count
+        count += 1
+        return file_sha256(path)
+
+    monkeypatch.setattr(integrity, "file_sha256", counting)
+    path.write_bytes(b"0123456789")
+    first = sealed_sha256(path, records=records)
+    assert (sealed_sha256(path, records=records), count) == (first, 1)
+    swap(path)
+    assert sealed_sha256(path, records=records) == file_sha256(path) != first
+    for record in records.iterdir():
+        record.write_text("[1]", encoding="utf-8")
+    assert (sealed_sha256(path, records=records), count) == (file_sha256(path), 3)

@@ -1,6 +1,8 @@
 """What a device's word and a provider's name mean on machines of every kind."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,11 @@ def test_a_place_keeps_what_the_user_said(monkeypatch: pytest.MonkeyPatch, tmp_p
     )
     assert str(Place("OpenVINO", "GPU", 1)) == "OpenVINO on GPU:1"
     assert Place("CPU").key == "CPU"
+    kept = replace(place, report=print).keeping(tmp_path / "compiled", print)
+    assert (kept, kept.key) == (place, place.key), "what is told does not change what is computed"
+    there = Place.from_data(json.loads(json.dumps(kept.as_data())))
+    assert (there, there.compiled, there.report) == (place, tmp_path / "compiled", print)
+    assert Place.from_data(place.as_data()).report is None
 
 
 def test_keys_that_a_provider_ignores_say_where_else(monkeypatch: pytest.MonkeyPatch) -> None:

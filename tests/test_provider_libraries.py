@@ -1,9 +1,11 @@
 """Where a provider's library comes from: onnxruntime itself, a file, a package or Windows."""
 
-import importlib
+import importlib.metadata
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from runtime.errors import ProviderError
 from runtime.providers import PROVIDERS, libraries, register, version
-from runtime.providers.libraries import _windows_library
+from runtime.providers.libraries import _windows_library, build_of
 from tests.fake_devices import Machine, hardware
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +35,48 @@ def test_a_library_is_registered_once_and_what_is_built_in_never(
         ("WebGpuExecutionProvider", "/packages/WebGPU.so"),
     ]
     assert (version("QNN"), version("CPU")) == ("1.2", ort.__version__)
+
+
+def test_a_package_knows_its_version_better_than_its_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """QNN's calls itself 0.1.0 in every release; what was compiled must not outlive one."""
+    machine = Machine(monkeypatch, libraries={"QNN": [hardware("NPU")]})
+    register("QNN")
+
+    def distribution(name: str) -> Any:
+        assert name == "onnxruntime-qnn"
+        return SimpleNamespace(version="2.7.0", locate_file=lambda part: folder / part)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    folder = tmp_path
+    assert version("QNN") == "1.2"
+    folder = Path("/")
+    monkeypatch.setattr(
+        machine,
+        "listed",
+        [
+            replace(
+                machine.listed[0],
+                ep_metadata={"version": "1.2", "library_path": "/onnxruntime_qnn/own.so"},
+            )
+        ],
+    )
+    assert version("QNN") == "2.7.0"
+
+
+def test_a_build_is_a_library_under_an_onnxruntime(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Machine(monkeypatch, libraries={"QNN": [hardware("NPU")]})
+    own = tmp_path / "own.so"
+    own.write_bytes(b"one")
+    register("QNN", own)
+    first = build_of("QNN")
+    assert re.fullmatch(rf"1\.2 \([0-9a-f]{{12}}\) under onnxruntime {ort.__version__}", first)
+    own.write_bytes(b"two")
+    assert build_of("QNN") != first
+    assert build_of("CPU") == f"{ort.__version__} under onnxruntime {ort.__version__}"
 
 
 def test_a_process_takes_one_library_of_a_provider(

@@ -36,10 +36,10 @@ from export.distill.settings import Settings
 from export.distill.student import as_array, as_model, begin_as
 from export.distill.training import Trainer, counted, train
 from export.distill.weights import read_target
-from export.heartbeat import heartbeat
 from export.model import Model
 from runtime.bundle_files import file_sha256
 from runtime.errors import BuildError, UsageError
+from runtime.heartbeat import heartbeat
 from runtime.manifest import Manifest
 from runtime.prompts import load_prompts, prompt_folder, select_prompts
 

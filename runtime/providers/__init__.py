@@ -13,7 +13,7 @@ from runtime.providers.devices import (
 )
 from runtime.providers.identity import identity
 from runtime.providers.libraries import known_devices, register, version
-from runtime.providers.loading import load, strays, told_options
+from runtime.providers.loading import compile_graph, load, strays, told_options
 from runtime.providers.memory import allocate, has_own_memory, most_rows
 from runtime.providers.options import Option
 from runtime.providers.place import Place
@@ -34,6 +34,7 @@ __all__ = [
     "allocate",
     "as_place",
     "bind",
+    "compile_graph",
     "device_of",
     "devices",
     "find_word",

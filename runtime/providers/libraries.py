@@ -1,6 +1,7 @@
 """Where a provider's library comes from, and making onnxruntime take it."""
 
 import importlib
+import importlib.metadata
 import sys
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from runtime.bundle_files import file_sha256
 from runtime.errors import ProviderError
 from runtime.providers.table import PROVIDERS
 
@@ -53,9 +55,38 @@ def known_devices(key: str) -> list[Any]:
 
 
 def version(key: str) -> str:
-    """The version of a provider that is registered; onnxruntime's where it says none."""
-    versions = {str(device.ep_metadata.get("version", "")) for device in known_devices(key)}
-    return max(versions, default="") or str(ort.__version__)
+    """The version of a provider that is registered: its package's, where its library lies there.
+
+    Else what the library says, which may be the same in each release; onnxruntime's where it says
+    nothing.
+    """
+    told = [device.ep_metadata for device in known_devices(key)]
+    packaged = [_package_version(key, str(each.get("library_path", ""))) for each in told]
+    own = [str(each.get("version", "")) for each in told]
+    found = max((one or other for one, other in zip(packaged, own, strict=True)), default="")
+    return found or str(ort.__version__)
+
+
+def build_of(key: str) -> str:
+    """What tells one build of a registered provider, under one onnxruntime, from another."""
+    paths = {str(device.ep_metadata.get("library_path", "")) for device in known_devices(key)}
+    loose = [Path(each) for each in sorted(paths) if _package_version(key, each) is None]
+    marks = [f" ({file_sha256(each)[:12]})" for each in loose if each.is_file()]
+    return f"{version(key)}{''.join(marks)} under onnxruntime {ort.__version__}"
+
+
+def _package_version(key: str, library: str) -> str | None:
+    """The version of the provider's package; None where the library lies elsewhere."""
+    provider = PROVIDERS[key]
+    if provider.package is None or provider.distribution is None:
+        return None
+    try:
+        package = importlib.metadata.distribution(provider.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    folder = Path(str(package.locate_file(provider.package)))
+    inside = Path(library).resolve().is_relative_to(folder.resolve())
+    return package.version if inside else None
 
 
 def _own_library(key: str) -> str:

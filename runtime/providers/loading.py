@@ -1,18 +1,22 @@
 """Loading a graph on the provider that was asked for: all of it there, or a word about the rest."""
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import onnxruntime as ort
 
+from runtime.compiled import forget
 from runtime.errors import BundleError, ProviderError
 from runtime.layout import Sharing
 from runtime.pages import huge_pages
 from runtime.providers.devices import Device, device_of
+from runtime.providers.keeping import Form, compiling_form, kept_form
 from runtime.providers.place import Place
 from runtime.providers.provider import Kind
 from runtime.providers.quiet import printed_to_stderr
@@ -42,22 +46,52 @@ def load(
     """
     place = as_place(name)
     device = device_of(place)
+    options = partial(_session_options, threads, cores, sharing)
+    told = told_options(place, device, threads)
+    form = kept_form(path, place, device, told, threads=threads)
+    try:
+        return _in_turn(form, path, place, device, options)
+    except (BundleError, ProviderError) as error:
+        if form.kept is None:
+            raise
+        # As another driver may refuse it, or what was made elsewhere for a chip that is not here.
+        if place.say is not None:
+            place.say(f"What was compiled of it in {form.kept} is of no use: {error}")
+        with contextlib.suppress(OSError):
+            forget(form.kept)
+    form = kept_form(path, place, device, told, threads=threads)
+    return _in_turn(form, path, place, device, options)
+
+
+def compile_graph(path: Path, to: Path, *, place: Place, threads: int) -> None:
+    """Have a provider compile a graph into the folder `to`, in this process; errors as `load`."""
+    device = device_of(place)
+    form = compiling_form(path, place, told_options(place, device, threads), to)
+    _in_turn(form, path, place, device, partial(_session_options, threads, (), "alone"))
+
+
+def _in_turn(
+    form: Form, path: Path, place: Place, device: Device, new_options: Callable[[], Any]
+) -> ort.InferenceSession:
+    """The session of a graph's `form`, which takes turns where the provider needs that."""
+    provider = PROVIDERS[place.provider]
 
     def open_session(*, strict: bool) -> ort.InferenceSession:
-        options = _session_options(threads, cores, sharing)
+        options = new_options()
         if place.provider == "CPU":
-            return _open(path, options, ["CPUExecutionProvider"])
-        options.enable_mem_pattern = PROVIDERS[place.provider].memory_pattern
+            return _open(form.file, options, ["CPUExecutionProvider"])
+        options.enable_mem_pattern = provider.memory_pattern
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if strict:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        told = told_options(place, device, threads)
+            for key, value in form.entries.items():
+                options.add_session_config_entry(key, value)
         if device.listed is None:
-            return _open(path, options, [(PROVIDERS[place.provider].ep_name, told)])
-        options.add_provider_for_devices([device.listed], told)
-        return _open(path, options, None)
+            return _open(form.file, options, [(provider.ep_name, form.options)])
+        options.add_provider_for_devices([device.listed], form.options)
+        return _open(form.file, options, None)
 
-    if not PROVIDERS[place.provider].one_at_a_time:
+    if not provider.one_at_a_time:
         return _opened(open_session, path, place)
     lock = lock_of(place.provider, place.kind, place.number)
     with lock:

@@ -1,7 +1,7 @@
 """NVIDIA's GPUs: CUDA, and TensorRT for RTX, which compiles for the card."""
 
 from runtime.providers.options import SWITCH, Option
-from runtime.providers.provider import Provider, Takes
+from runtime.providers.provider import Compiled, Provider, Takes
 
 DEVICE_ID = Option("device_id", "which card; GPU:1 sets it", default="0", least=0)
 CUDA_OPTIONS = (
@@ -63,6 +63,6 @@ TENSORRT_RTX = Provider(
     windows_ml=True,
     options=RTX_OPTIONS,
     number_key="device_id",
-    compiles=True,
+    compiled=Compiled(),
     traps=("Compiling takes long at every start without nv_runtime_cache_path.",),
 )

@@ -3,7 +3,7 @@
 import json
 
 from runtime.providers.options import Option
-from runtime.providers.provider import Kind, Provider, Takes
+from runtime.providers.provider import Compiled, Kind, Provider, Takes
 
 OPTIONS = (
     Option("load_config", "OpenVINO's own settings by device, as JSON or a JSON file", tables=True),
@@ -63,7 +63,7 @@ OPENVINO = Provider(
     },
     defaults=_defaults,
     merge=_merge,
-    compiles=True,
+    compiled=Compiled(),
     traps=(
         "The CPU device computes in bfloat16 by default, which changes the text.",
         "A bound input is copied when it is bound: what is written into it later is not seen.",

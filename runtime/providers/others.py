@@ -1,7 +1,7 @@
 """The rest: onnxruntime's own CPU provider, and those of Microsoft, Apple and AMD."""
 
 from runtime.providers.options import SWITCH, Option
-from runtime.providers.provider import Kind, Provider, Takes
+from runtime.providers.provider import Compiled, Kind, Provider, Takes
 
 CPU = Provider(
     "CPUExecutionProvider",
@@ -87,7 +87,7 @@ COREML = Provider(
         Option("ModelCacheDirectory", "folder of compiled graphs; none is kept without"),
     ),
     defaults=_coreml,
-    compiles=True,
+    compiled=Compiled(folder=lambda folder: {"ModelCacheDirectory": str(folder)}),
     traps=(
         "NeuralNetwork, the older form, computes in float16 whatever the graph says.",
         "Core ML may run on the CPU what its other units do not take; ProfileComputePlan tells.",
@@ -119,7 +119,7 @@ MIGRAPHX = Provider(
         ),
     ),
     number_key="device_id",
-    compiles=True,
+    compiled=Compiled(folder=lambda folder: {"migraphx_model_cache_dir": str(folder)}),
     traps=("Compiling takes long at every start without migraphx_model_cache_dir.",),
 )
 
@@ -138,6 +138,6 @@ VITISAI = Provider(
         Option("enable_cache_file_io_in_mem", "keep compiled graphs in memory", SWITCH, "1"),
         Option("log_level", "its own", ("info", "warning", "error", "fatal"), "error"),
     ),
-    compiles=True,
+    compiled=Compiled(folder=lambda folder: {"cache_dir": str(folder), "cache_key": "graph"}),
     traps=("Compiling takes minutes at the first start; cache_dir and cache_key keep the result.",),
 )

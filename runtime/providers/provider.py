@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from runtime.manifest import Flavour, Precision
@@ -20,6 +21,23 @@ class Takes:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """How is kept what a provider compiles, on which kinds of device.
+
+    folder: the options that have it keep files of its own in a folder; None: onnxruntime has it
+    write a graph to load in place of the first, by ep.context_enable. chip: the option that names
+    what it compiles for, "0" being the one that is there; chips: its values by name. unheeded:
+    options that change nothing of what is compiled.
+    """
+
+    kinds: tuple[Kind, ...] = KINDS
+    folder: Callable[[Path], dict[str, str]] | None = None
+    chip: str | None = None
+    chips: Mapping[str, str] = field(default_factory=dict)
+    unheeded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Provider:
     """One execution provider: how it is found, what it runs, how it is told.
 
@@ -31,7 +49,7 @@ class Provider:
     keys that it would ignore, and where to say the same. defaults: what it is told for a kind and
     a number of threads, of an emulated device `emulated` too; merge: that with what a user asked.
     emulated_rows: the most in one call for which attention on an emulated device is right.
-    number_key: the option that picks the device where onnxruntime lists none. compiles: it makes
+    number_key: the option that picks the device where onnxruntime lists none. compiled: it makes
     its own copy of the weights, by its own means. one_at_a_time: sessions on one device must not
     run at once. memory_pattern: onnxruntime may plan memory ahead. traps: what went wrong before.
     """
@@ -53,7 +71,7 @@ class Provider:
         default=lambda defaults, asked: defaults | asked
     )
     number_key: str | None = None
-    compiles: bool = False
+    compiled: Compiled | None = None
     one_at_a_time: bool = False
     memory_pattern: bool = True
     traps: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Qualcomm's QNN: the NPU (HTP) and the GPU of a Snapdragon; on x86-64 the NPU emulated."""
 
 from runtime.providers.options import SWITCH, Option
-from runtime.providers.provider import Kind, Provider, Takes
+from runtime.providers.provider import Compiled, Kind, Provider, Takes
 
 PERFORMANCE = (
     *("default", "burst", "balanced", "high_performance", "high_power_saver", "low_balanced"),
@@ -51,6 +51,23 @@ OPTIONS = (
     Option("op_packages", "operators of your own, Type:File:Symbol[:Target]"),
     Option("skip_qnn_version_check", "take libraries of another version", SWITCH, "0"),
 )
+# From the provider's own table of names, in version 2.7. A name that it does not know it takes in
+# silence, for another chip.
+CHIPS = {
+    "SM8350": "30",
+    "SM8325": "34",
+    "SM8450": "36",
+    "SM8475": "42",
+    "SM8550": "43",
+    "SM8650": "57",
+    "SC8380XP": "60",
+    "SM8635": "68",
+    "SM8750": "69",
+    "SM7675": "70",
+    "SM8850": "87",
+    "SC8480XP": "88",
+    "SM8975": "103",
+}
 
 
 def _defaults(kind: Kind, _threads: int) -> dict[str, str]:
@@ -87,11 +104,18 @@ QNN = Provider(
     defaults=_defaults,
     merge=_merge,
     emulated={"soc_model": "60"},  # a float graph needs one to be named
-    compiles=True,
+    compiled=Compiled(
+        ("NPU",),
+        chip="soc_model",
+        chips=CHIPS,
+        unheeded=("htp_performance_mode", "rpc_control_latency"),
+    ),
     traps=(
         "A wrong backend_path yields a session that runs on the CPU.",
         "The saver backend answers with garbage.",
         "On x86-64 float graphs need soc_model; dynamic shapes put no node on QNN.",
         "Some mistakes end the process.",
+        "Its library calls itself 0.1.0, whatever the package's version is.",
+        "What was compiled for one chip the emulator runs as another, without a word.",
     ),
 )

@@ -24,9 +24,10 @@ def heartbeat(what: str, say: Callable[[str], None], *, every_s: float = EVERY_S
                 say(f"  … {what}: {time.monotonic() - start:.0f} s so far")
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
     try:
+        thread.start()  # in here: an interrupt may come before it returns
         yield
     finally:
         done.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
