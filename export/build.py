@@ -35,12 +35,13 @@ from export.graph import (
 )
 from export.model import Model
 from export.parity import OPENINGS, compare, write_texts
-from export.plan import Plan, printable, split_key
+from export.plan import Plan, printable
 from export.trained import Trained
 from export.workshop import Part, Workshop
 from runtime import providers
 from runtime.errors import BuildError
 from runtime.flavours import open_graph
+from runtime.graph_names import split_key
 from runtime.heartbeat import heartbeat
 from runtime.manifest import STATIC, Graph, Parity, Precision, Role, RoleName
 from runtime.probe import compare_widths

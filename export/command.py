@@ -125,8 +125,9 @@ def _add_build_flags(kind: argparse.ArgumentParser) -> None:
         metavar="ROLE/GRAPH",
         action="append",
         default=[],
-        help="what to build, as in target/fused-int8; repeatable or comma-separated (default: the "
-        "recipe's, or what the runtime takes on a CPU)",
+        help="what to build, as in target/fused-int8; repeatable or comma-separated; target/usual "
+        "and draft/usual are what is built otherwise (default: the recipe's, or what the runtime "
+        "takes on a CPU)",
     )
     kind.add_argument(
         "--draft",

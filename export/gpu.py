@@ -30,10 +30,10 @@ from export.fused import Fused, cache_names, cache_shape
 from export.linear import Linear, linear_for
 from export.model import Model
 from export.writer import GraphWriter
+from runtime import graph_names
 from runtime.errors import BuildError
-from runtime.manifest import Precision
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int4")
+PRECISIONS = graph_names.PRECISIONS["gpu"]
 
 
 def build_gpu(

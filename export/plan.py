@@ -5,33 +5,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast, get_args
 
-from export import gpu
 from export.linear import INT4_BLOCK
 from export.trained import Trained
 from runtime.bundle_files import file_sha256
 from runtime.errors import UsageError
-from runtime.manifest import Flavour, Geometry, Precision, RoleName, Source
+from runtime.graph_names import DEFAULT_GRAPHS, PRECISIONS, USUAL, split_key
+from runtime.manifest import Flavour, Geometry, RoleName, Source
 
-PRECISIONS: dict[Flavour, tuple[Precision, ...]] = {
-    "fused": ("fp32", "fp16", "int8", "int4"),
-    "gpu": gpu.PRECISIONS,
-    "portable": ("fp32", "fp16", "int8"),
-    "npu": ("int8", "int4"),
-}
 KNOWN_GRAPHS = [
     f"{role}/{flavour}-{precision}"
     for role in get_args(RoleName)
     for flavour, precisions in PRECISIONS.items()
     for precision in precisions
 ]
-DEFAULT_GRAPHS = (
-    "target/fused-fp32",
-    "target/fused-int8",
-    "target/portable-fp32",
-    "target/portable-int8",
-    "draft/fused-int4",
-    "draft/portable-fp32",
-)
 # A pass of several rows is quickest in int8, which shares its tables with the target's.
 DRAFT_FILE_GRAPHS = ("draft/fused-int8", "draft/portable-fp32")
 
@@ -152,19 +138,29 @@ def plan_for(model_file: Path) -> Plan:
 def choose_graphs(plan: Plan, graphs: Sequence[str], *, draft: bool | Path) -> Plan:
     """The plan with the graphs that a user named, if any, and the draft that they chose.
 
-    draft: whether there is to be one, or the file of one. Raises UsageError as `check_graphs`.
+    draft: whether there is to be one, or the file of one. target/usual and draft/usual stand for
+    the graphs that the role would have otherwise. Raises UsageError as `check_graphs`.
     """
-    if graphs:
-        plan = replace(plan, graphs=check_graphs(graphs), optional=False)
     if isinstance(draft, Path):
         plan = plan.with_draft(_read_trained(draft))
-        if not plan.keys("draft"):
-            raise UsageError(f"The draft {draft} needs a graph: name one, as in draft/fused-int8.")
+    elif not draft:
+        if any(graph.startswith("draft/") for graph in graphs):
+            raise UsageError(
+                "A graph of the draft was named, but there is to be no draft: drop one."
+            )
+        plan = plan.without_draft()
+    if graphs:
+        usual = {
+            f"{role}/{USUAL}": [f"{role}/{key}" for key in plan.keys(role)]
+            for role in get_args(RoleName)
+        }
+        found = check_graphs(each for graph in graphs for each in usual.get(graph, [graph]))
+        optional = plan.optional and f"draft/{USUAL}" in graphs
+        plan = replace(plan, graphs=found, optional=optional)
+    if plan.keys("draft"):
         return plan
-    if draft:
-        return plan if plan.keys("draft") else plan.without_draft()
-    if any(graph.startswith("draft/") for graph in graphs):
-        raise UsageError("A graph of the draft was named, but there is to be no draft: drop one.")
+    if isinstance(draft, Path):
+        raise UsageError(f"The draft {draft} needs a graph: name one, as in draft/fused-int8.")
     return plan.without_draft()
 
 
@@ -183,12 +179,6 @@ def check_graphs(graphs: Iterable[str]) -> tuple[str, ...]:
     if not any(graph.startswith("target/") for graph in found):
         raise UsageError("The target needs a graph, as in target/fused-int8.")
     return found
-
-
-def split_key(key: str) -> tuple[Flavour, Precision]:
-    """Flavour and precision of a graph: "fused-int8" is fused and int8."""
-    flavour, _, precision = key.partition("-")
-    return cast(Flavour, flavour), cast(Precision, precision)
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime import providers
+from runtime import providers, wanted
 from runtime.answer import Answer, Blocks, StreamedAnswer
 from runtime.batch import Job, decode_many
 from runtime.checks import many, path, whole
@@ -122,16 +122,18 @@ def open_session(
         path("cache_dir", cache_dir) if cache_dir else default_cache_dir(os.environ, sys.platform)
     )
 
-    def locate(name: str | Path) -> Manifest:
+    def locate(name: str | Path, graphs: wanted.Wanted) -> Manifest:
         named = name if isinstance(name, str) else path("model", name)
-        return Manifest.load(
-            locate_bundle(named, cache_dir=cache, offline=offline, progress=say, verify=verify)
-        )
+        asked: dict[str, Any] = {"offline": offline, "verify": verify, "graphs": graphs}
+        return Manifest.load(locate_bundle(named, cache_dir=cache, progress=say, **asked))
+
+    place, draft_place = settings.place, settings.draft_place
+    own_draft = draft_place if draft_model is None else None
 
     return Session(
         Models(
-            locate(model),
-            None if draft_model is None else locate(draft_model),
+            locate(model, wanted.for_target(place, own_draft, settings.precision)),
+            None if draft_model is None else locate(draft_model, wanted.for_draft(draft_place)),
             settings.keeping(cache / "compiled", say),
             probes=cache / "probes",
             say=say,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from runtime.bench_flags import PROGRAM, WAYS, Options, parse
 from runtime.bench_plot import panels
@@ -30,6 +30,9 @@ from runtime.round_settings import takes_hypotheses
 from runtime.screen import CONTROLS, Screen
 from runtime.trace import Trace
 from runtime.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from runtime.providers import Place
 
 BUSY = 0.5  # of the cores
 
@@ -92,10 +95,10 @@ class _Bench:
         runtime_open_session()  # which says what is not installed
         from runtime.calibrating import calibrate, described, pair_of
 
-        found = self._located(options)
+        found = self._located(options, *self._places(options))
         pair = pair_of(
-            found[options.model],
-            found.get(options.open["draft_model"]),
+            found["target"],
+            found.get("draft"),
             options.open,
             report=self._tell,
         )
@@ -109,17 +112,32 @@ class _Bench:
             self.screen.end_answer()
         return OK
 
-    def _located(self, options: Options) -> dict[str, Path]:
-        """The bundles of the models that were named."""
+    def _places(self, options: Options) -> tuple["Place", "Place"]:
+        """Where target and draft run."""
+        from runtime.places import places_of
+
+        return places_of(options.open, self.screen.note)
+
+    def _located(self, options: Options, target: "Place", draft: "Place") -> dict[str, Path]:
+        """The bundles of the models that were named, by the role that each is for."""
+        from runtime.wanted import for_draft, for_target
+
+        of_draft = options.open["draft_model"]
+        own_draft = draft if of_draft is None else None
+        asked = {
+            "target": (options.model, for_target(target, own_draft, options.open["precision"]))
+        }
+        if of_draft is not None:
+            asked["draft"] = (of_draft, for_draft(draft))
         return {
-            name: self.locate(
+            role: self.locate(
                 name,
                 cache_dir=options.open["cache_dir"],
                 offline=options.open["offline"],
                 progress=self.screen.note,
+                graphs=graphs,
             )
-            for name in (options.model, options.open["draft_model"])
-            if name is not None
+            for role, (name, graphs) in asked.items()
         }
 
     def _compare(self, options: Options, load_s: dict[str, float]) -> int:
@@ -171,10 +189,10 @@ class _Bench:
         A draft model that nobody asked for is left out where there is none, or no room for it.
         """
         open_session = self.open_session or runtime_open_session()
-        from runtime.places import of_target, places_of
+        from runtime.places import of_target
 
-        place, _ = places_of(options.open, self.screen.note)
-        found = self._located(options)
+        places = self._places(options)
+        found = self._located(options, *places)
         usual = options.ways is WAYS and not any(options.open[name] for name in OF_A_DRAFT_MODEL)
         hypotheses = options.open["num_hypotheses"]
 
@@ -187,14 +205,14 @@ class _Bench:
         load_s = {}
         for way in (way for way in options.ways if first[way.session] is way):
             started = time.perf_counter()
-            settings = {**options.open, "draft_model": found.get(options.open["draft_model"])}
+            settings = {**options.open, "draft_model": found.get("draft")}
             if way.draft != "model":
-                settings |= dict.fromkeys(OF_A_DRAFT_MODEL) | of_target(settings, place)
+                settings |= dict.fromkeys(OF_A_DRAFT_MODEL) | of_target(settings, places[0])
             if is_bare(way):
                 settings["num_hypotheses"] = None
             try:
                 self.sessions[way.session] = open_session(
-                    found[options.model],
+                    found["target"],
                     draft=way.draft,
                     strategy=way.strategy,
                     progress=self.screen.note,

@@ -8,9 +8,10 @@ from runtime.exit_head import ExitHead
 from runtime.fused import FusedSession
 from runtime.manifest import STATIC, EarlyExit, Geometry, Graph, Manifest, RoleName
 from runtime.portable import PortableSession
-from runtime.providers import Place, as_place, takes
+from runtime.providers import Place, as_place
 from runtime.session import GraphSession
 from runtime.split_session import SplitSession
+from runtime.wanted import best_first, best_graph, build_command
 
 
 def choose_graph(
@@ -18,22 +19,19 @@ def choose_graph(
 ) -> Graph:
     """The graph of `role` that suits `provider` best, of one precision where it is given.
 
-    Raises BundleError, naming the graphs there are, when none does.
+    Raises BundleError, naming the graphs there are and what builds one, when none does.
     """
     graphs = manifest.role(role).graphs
-    taken = takes(provider)
-    precisions = taken.precisions if precision is None else (precision,)
-    for flavour in taken.flavours:
-        for each in precisions:
-            if each in taken.precisions and f"{flavour}-{each}" in graphs:
-                return graphs[f"{flavour}-{each}"]
-    known = ", ".join(
-        f"{flavour}-{each}" for flavour in taken.flavours for each in taken.precisions
-    )
+    taken = best_first(role, provider)
+    for key in taken:
+        if key in graphs and precision in (None, graphs[key].precision):
+            return graphs[key]
     asked = "" if precision is None else f" in {precision}"
+    best = best_graph(role, provider, precision)
     raise BundleError(
         f"The bundle {manifest.folder} has no {role} graph{asked} for {provider}, which takes "
-        f"{known}; it has {', '.join(sorted(graphs)) or 'none'}. Build one: python -m export --help"
+        f"{', '.join(taken)}; it has {', '.join(sorted(graphs)) or 'none'}."
+        + (f" Build one: {build_command(manifest, role, best)}" if best else "")
     )
 
 

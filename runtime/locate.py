@@ -10,15 +10,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import get_args
 
 from runtime.command_line import INTERRUPTED
 from runtime.errors import BuildError, BundleError, UsageError
+from runtime.graph_names import DEFAULT_GRAPHS, USUAL
 from runtime.integrity import load_checked
-from runtime.manifest import FILE_NAME
+from runtime.manifest import FILE_NAME, RoleName
 
 APPLICATION = "mirror-sd"
 GGUF_MAGIC = b"GGUF"
 CHILD_GRACE_S = 5.0
+USUAL_GRAPHS: Mapping[RoleName, str] = MappingProxyType({})
 
 Build = Callable[[Sequence[str]], int]
 Check = Callable[[Path], None]
@@ -33,6 +37,7 @@ def locate_bundle(
     verify: bool = False,
     recipes: Path | None = None,
     build: Build | None = None,
+    graphs: Mapping[RoleName, str] = USUAL_GRAPHS,
 ) -> Path:
     """The folder of the bundle that `model` names, checked; built on first use into `cache_dir`.
 
@@ -40,6 +45,9 @@ def locate_bundle(
     sha256 is checked; with `verify` also that of files that are unchanged since the last time.
     `recipes` is the folder of recipes, by default the package's own; `build` gets the export
     command's arguments and returns its exit code, by default from a child process.
+    `graphs` it must have, by role, as in gpu-fp16: where the usual bundle lacks one, another is
+    built in a folder of its own, with the usual graphs of a role that `graphs` does not name. A
+    bundle's folder that was named stays as it is.
     Raises UsageError for a name that means nothing, BundleError for a folder or file of the wrong
     kind, for a damaged bundle, and for a recipe that `offline` forbids to build, BuildError when
     the build fails.
@@ -53,27 +61,20 @@ def locate_bundle(
     if isinstance(model, str) and model in known:
         folder = _recipe_place(cache, known[model])
         source, needs_network = ["recipe", model], True
+        usual = _recipe_graphs(known[model])
     else:
-        try:
-            path = Path(model).expanduser()
-        except RuntimeError as error:  # ~name of nobody here
-            raise UsageError(f"{model} cannot be found: {error}") from error
-        try:
-            is_folder = path.is_dir()
-        except OSError as error:  # too long a name, or one on a medium that fails
-            raise UsageError(f"{str(model)[:200]} cannot be used: {error.strerror}.") from error
-        if is_folder:
-            _refuse_other_folders(path)
+        path = _named_path(model, sorted(known))
+        if path.is_dir():
             check(path)
             return path.absolute()
-        if not path.is_file():
-            raise _nothing_there(str(model), sorted(known))
-        if not is_gguf(path):
-            raise BundleError(
-                f"{path} is not a GGUF file: it does not begin with {GGUF_MAGIC.decode()}."
-            )
         folder = _gguf_place(cache, path)
         source, needs_network = ["gguf", str(path.resolve())], False
+        usual = DEFAULT_GRAPHS
+    own = {role: f"{role}/{key}" for role, key in graphs.items() if f"{role}/{key}" not in usual}
+    if own:
+        folder = folder.with_name("-".join([folder.name, *own.values()]).replace("/", "-"))
+        every = [own.get(role, f"{role}/{USUAL}") for role in get_args(RoleName)]
+        source += ["--graphs", ",".join(every)]
     reason = _unusable(folder, check)
     if reason is None:
         return folder
@@ -85,7 +86,8 @@ def locate_bundle(
     with _cache_errors(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(dir=folder.parent).cleanup()
-    progress(f"{reason} Building it once; this takes a minute or two.")
+    takes = "a minute or two" if not own else f"some minutes, with {' and '.join(own.values())}"
+    progress(f"{reason} Building it once; this takes {takes}.")
     with _cache_errors(folder.parent):
         # Judged anew: another process may have put a good bundle there since.
         if folder.exists() and _unusable(folder, check) is not None:
@@ -249,6 +251,28 @@ def _unusable(folder: Path, check: Check) -> str | None:
     return None
 
 
+def _named_path(model: str | Path, recipes: Sequence[str]) -> Path:
+    """The bundle's folder or the GGUF file that is named; errors as `locate_bundle`."""
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError as error:  # ~name of nobody here
+        raise UsageError(f"{model} cannot be found: {error}") from error
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # too long a name, or one on a medium that fails
+        raise UsageError(f"{str(model)[:200]} cannot be used: {error.strerror}.") from error
+    if is_folder:
+        _refuse_other_folders(path)
+        return path
+    if not path.is_file():
+        raise _nothing_there(str(model), recipes)
+    if not is_gguf(path):
+        raise BundleError(
+            f"{path} is not a GGUF file: it does not begin with {GGUF_MAGIC.decode()}."
+        )
+    return path
+
+
 def _refuse_other_folders(path: Path) -> None:
     if (path / FILE_NAME).is_file():
         return
@@ -257,6 +281,12 @@ def _refuse_other_folders(path: Path) -> None:
     if found is not None:
         hint = f"It holds a GGUF file: name that instead, {found}"
     raise BundleError(f"The folder {path} is not a bundle: it has no {FILE_NAME}. {hint}")
+
+
+def _recipe_graphs(recipe: Path) -> Sequence[str]:
+    """Those that a recipe names; one that cannot be read is the export's to refuse."""
+    found = json.loads(recipe.read_text(encoding="utf-8")).get("graphs")
+    return found if isinstance(found, list) else ()
 
 
 def _recipe_place(cache: Path, recipe: Path) -> Path:

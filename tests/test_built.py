@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from export.built import is_built
-from export.plan import DEFAULT_GRAPHS, Plan
+from export.plan import Plan
 from export.trained import Trained
 from runtime.bundle_files import file_sha256
 from runtime.errors import UsageError
+from runtime.graph_names import DEFAULT_GRAPHS
 from runtime.manifest import Manifest, Source
 
 

@@ -16,10 +16,10 @@ from onnx import TensorProto
 from export import gguf_file, reference
 from export.graph import DRAFT_ROWS, WEIGHTS_FILE, build_graphs, graph_file, portable_rows
 from export.model import Model
-from export.plan import PRECISIONS
 from export.writer import ALIGNMENT
 from runtime import providers
 from runtime.fused import FusedSession
+from runtime.graph_names import PRECISIONS
 from runtime.manifest import Flavour, Precision
 from runtime.portable import PortableSession
 from tests import tiny

@@ -2,15 +2,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from runtime.bundle_files import file_sha256
 from runtime.errors import BuildError, BundleError, UsageError
-from runtime.locate import default_cache_dir, known_recipes, locate_bundle, run_export
-from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, Source
+from runtime.graph_names import DEFAULT_GRAPHS
+from runtime.locate import (
+    USUAL_GRAPHS,
+    default_cache_dir,
+    known_recipes,
+    locate_bundle,
+    run_export,
+)
+from runtime.manifest import FILE_NAME, FileEntry, Geometry, Manifest, Role, RoleName, Source
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = "tiny-1m"
@@ -62,7 +69,12 @@ class Builder:
 
 
 def locate(
-    model: str | Path, cache: Path, build: Builder, *, offline: bool = False
+    model: str | Path,
+    cache: Path,
+    build: Builder,
+    *,
+    offline: bool = False,
+    graphs: Mapping[RoleName, str] = USUAL_GRAPHS,
 ) -> tuple[Path, list[str]]:
     said: list[str] = []
     folder = locate_bundle(
@@ -72,13 +84,15 @@ def locate(
         progress=said.append,
         recipes=write_recipe(cache.parent / "recipes"),
         build=build,
+        graphs=graphs,
     )
     return folder, said
 
 
 def write_recipe(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / f"{RECIPE}.json").write_text('{"source": {}}')
+    graphs = ["target/fused-int8", "target/portable-fp32", "draft/portable-fp32"]
+    (folder / f"{RECIPE}.json").write_text(json.dumps({"source": {}, "graphs": graphs}))
     return folder
 
 
@@ -123,6 +137,45 @@ def test_first_use_builds_and_later_use_does_not(tmp_path: Path) -> None:
     assert str(folder) in " ".join(said)
     assert locate(RECIPE, tmp_path, build) == (folder, [])
     assert len(build.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("graphs", "named"),
+    [
+        ({"target": "gpu-fp16"}, "target/gpu-fp16,draft/usual"),
+        ({"draft": "npu-int8"}, "target/usual,draft/npu-int8"),
+        ({"target": "gpu-fp16", "draft": "npu-int8"}, "target/gpu-fp16,draft/npu-int8"),
+        ({"target": "portable-fp32", "draft": "npu-int8"}, "target/usual,draft/npu-int8"),
+        ({"draft": "portable-fp32"}, None),
+        ({"target": "portable-fp32", "draft": "portable-fp32"}, None),
+    ],
+)
+def test_graphs_that_the_usual_bundle_lacks_are_built_in_a_folder_of_their_own(
+    graphs: Mapping[RoleName, str], named: str | None, tmp_path: Path
+) -> None:
+    build = Builder()
+    usual, _ = locate(RECIPE, tmp_path, build)
+    folder, said = locate(RECIPE, tmp_path, build, graphs=graphs)
+    if named is None:
+        assert (folder, said, len(build.calls)) == (usual, [], 1)
+        return
+    own = [name for name in named.split(",") if not name.endswith("usual")]
+    assert build.calls[1:] == [["recipe", RECIPE, "--graphs", named, "--out", str(folder)]]
+    assert folder.name == "-".join([usual.name, *own]).replace("/", "-")
+    assert said[0].endswith(f"Building it once; this takes some minutes, with {' and '.join(own)}.")
+    assert locate(RECIPE, tmp_path, build, graphs=graphs, offline=True) == (folder, [])
+    with pytest.raises(BundleError, match=r"offline: There is no bundle .*-target-gpu-fp32 yet\."):
+        locate(RECIPE, tmp_path, build, graphs={"target": "gpu-fp32"}, offline=True)
+    assert locate(usual, tmp_path, build, graphs=graphs) == (usual, []), "as it was named"
+
+
+def test_a_gguf_file_has_such_a_folder_too(tmp_path: Path) -> None:
+    model, build = write_gguf(tmp_path / "a.gguf"), Builder()
+    first, _ = locate(model, tmp_path, build, graphs={"target": "portable-int8"})
+    second, _ = locate(model, tmp_path, build, graphs={"target": "portable-fp16"}, offline=True)
+    assert "target/portable-int8" in DEFAULT_GRAPHS
+    assert second.name == f"{first.name}-target-portable-fp16"
+    assert build.calls[1][2:4] == ["--graphs", "target/portable-fp16,draft/usual"]
 
 
 def test_a_recipe_name_wins_over_a_folder_of_that_name(

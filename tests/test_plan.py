@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from export.plan import (
-    DEFAULT_GRAPHS,
     KNOWN_GRAPHS,
     Plan,
     check_graphs,
@@ -20,6 +19,7 @@ from export.plan import (
 from export.trained import Trained
 from runtime.bundle_files import file_sha256
 from runtime.errors import BuildError, UsageError
+from runtime.graph_names import DEFAULT_GRAPHS
 from runtime.manifest import Geometry, Source
 
 PLAN = Plan("tiny", Source("gguf", "tiny.gguf", "0" * 64, "unknown"))
@@ -104,6 +104,21 @@ def test_graphs_are_chosen_once_each_and_in_the_order_given() -> None:
     alone = choose_graphs(PLAN, [], draft=False)
     assert alone.graphs == DEFAULT_GRAPHS[:4]
     assert alone.keys("draft") == ()
+
+
+def test_usual_graphs_are_those_that_there_would_be(draft: Path) -> None:
+    plan = choose_graphs(PLAN, ["target/gpu-fp16", "draft/usual"], draft=True)
+    assert plan.graphs == ("target/gpu-fp16", "draft/fused-int4", "draft/portable-fp32")
+    assert plan.fitted(geometry(hidden=80)).graphs == ("target/gpu-fp16",), "still left to be had"
+    named = choose_graphs(PLAN, ["target/usual", "draft/npu-int8"], draft=True)
+    assert named.graphs == (*DEFAULT_GRAPHS[:4], "draft/npu-int8")
+    assert not named.optional
+    trained = choose_graphs(PLAN, ["target/gpu-fp16", "draft/usual"], draft=draft)
+    assert trained.graphs == ("target/gpu-fp16", "draft/fused-int8", "draft/portable-fp32")
+    alone = choose_graphs(PLAN.without_draft(), ["target/gpu-fp16", "draft/usual"], draft=True)
+    assert alone.graphs == ("target/gpu-fp16",)
+    with pytest.raises(UsageError, match="there is to be no draft"):
+        choose_graphs(PLAN, ["target/usual", "draft/usual"], draft=False)
 
 
 @pytest.mark.parametrize(

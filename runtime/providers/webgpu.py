@@ -39,7 +39,7 @@ OPTIONS = (
 
 WEBGPU = Provider(
     "WebGpuExecutionProvider",
-    {"GPU": Takes(("gpu", "portable"), ("int4", "fp16", "fp32"))},
+    {"GPU": Takes(("gpu", "portable"), ("fp16", "fp32", "int4"))},
     package="onnxruntime_ep_webgpu",
     distribution="onnxruntime-ep-webgpu",
     built_in="onnxruntime-webgpu",
