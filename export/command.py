@@ -1,4 +1,4 @@
-"""What `python -m export` runs: build a bundle, train a draft, or print what a bundle holds."""
+"""What `python -m export` runs: build a bundle, train a draft, compile, or print what is there."""
 
 import argparse
 import dataclasses
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from export import chip_flags
 from export.distill import command as distill
 from runtime.errors import BuildError, BundleError, MirrorError, UsageError
 from runtime.parser import new_parser
@@ -38,6 +39,8 @@ examples:
       build other graphs than the usual ones
   mirror-export inspect bundles/model
       print what a bundle holds, how exact its graphs are, and how large its files
+  mirror-export compile bundles/model --role draft --chip SM8650
+      compile the draft's graphs for the NPU of a Snapdragon
 
 exit codes: 0 built or already there, 1 failed, 2 wrong usage, 130 interrupted
 """
@@ -70,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silent = "Standard output" if options.kind == "inspect" else options.out
         return _fail(f"{error.filename or silent}: {error.strerror or error}.", 1)
     except ModuleNotFoundError as error:
-        what = "Distilling" if options.kind == "distill" else "Building a bundle"
+        what = {"distill": "Distilling", "compile": "Compiling"}.get(
+            options.kind, "Building a bundle"
+        )
         return _fail(
             f"{what} needs the package {error.name}: python -m pip install {error.name}", 1
         )
@@ -86,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = new_parser(
         PROGRAM, "Build a bundle: the folder of ONNX graphs that the chat runs.", EPILOG
     )
-    kinds = parser.add_subparsers(dest="kind", metavar="{recipe,gguf,distill,inspect}")
+    kinds = parser.add_subparsers(dest="kind", metavar="{recipe,gguf,distill,compile,inspect}")
     named = kinds.add_parser("recipe", help="build a model known by name")
     named.add_argument("source", metavar="NAME", help="a file of models/, as in smollm2-135m")
     named.add_argument(
@@ -104,6 +109,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=parser.formatter_class,
     )
     distill.add_flags(distil)
+    compiling = kinds.add_parser(
+        "compile",
+        help="compile a bundle's graphs for the NPU of a chip that is elsewhere",
+        description="Compile a bundle's graphs for the NPU of a chip that is elsewhere.",
+        epilog=chip_flags.EPILOG,
+        formatter_class=parser.formatter_class,
+    )
+    chip_flags.add_flags(compiling)
     inspect = kinds.add_parser("inspect", help="print what a bundle holds")
     inspect.add_argument(
         "bundle",
@@ -152,6 +165,11 @@ def _run(options: argparse.Namespace) -> None:
         return
     if options.kind == "distill":
         distill.run(options, _say)
+        return
+    if options.kind == "compile":
+        from export import chips
+
+        chips.run(options, _say)
         return
     from export import recipe
     from export.plan import choose_exit, choose_graphs, plan_for, printable

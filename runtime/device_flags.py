@@ -28,24 +28,24 @@ def add_devices(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ep-library",
         dest="ep_libraries",
-        action=_Pairs,
-        type=_pair("NAME=PATH"),
+        action=Pairs,
+        type=pair("NAME=PATH"),
         metavar="NAME=PATH",
         help="the file of a provider that no package brings; repeatable",
     )
     group.add_argument(
         "--provider-option",
         dest="provider_options",
-        action=_Pairs,
-        type=_pair("KEY=VALUE"),
+        action=Pairs,
+        type=pair("KEY=VALUE"),
         metavar="KEY=VALUE",
         help="of the target's provider, see docs/providers.md; repeatable",
     )
     group.add_argument(
         "--draft-provider-option",
         dest="draft_provider_options",
-        action=_Pairs,
-        type=_pair("KEY=VALUE"),
+        action=Pairs,
+        type=pair("KEY=VALUE"),
         metavar="KEY=VALUE",
         help="of the draft's; repeatable",
     )
@@ -57,7 +57,7 @@ def add_devices(group: argparse._ArgumentGroup) -> None:
     )
 
 
-class _Pairs(argparse.Action):
+class Pairs(argparse.Action):
     """Collect what stands in several flags in one mapping; no key may stand twice."""
 
     def __call__(
@@ -67,6 +67,7 @@ class _Pairs(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
+        """As argparse calls it."""
         key, value = values
         found = dict(getattr(namespace, self.dest) or {})
         if key in found:
@@ -74,7 +75,7 @@ class _Pairs(argparse.Action):
         setattr(namespace, self.dest, found | {key: value})
 
 
-def _pair(form: str) -> Callable[[str], tuple[str, str]]:
+def pair(form: str) -> Callable[[str], tuple[str, str]]:
     """A reader of `form`, for argparse; the value may hold further equals signs."""
 
     def read(text: str) -> tuple[str, str]:

@@ -13,17 +13,18 @@ from runtime.providers.devices import (
 )
 from runtime.providers.identity import identity
 from runtime.providers.libraries import known_devices, register, version
-from runtime.providers.loading import compile_graph, load, strays, told_options
+from runtime.providers.loading import compile_graph, keep, load, strays, told_options
 from runtime.providers.memory import allocate, has_own_memory, most_rows
 from runtime.providers.options import Option
 from runtime.providers.place import Place
-from runtime.providers.provider import KINDS, Kind, Provider, Takes
+from runtime.providers.provider import KINDS, Compiled, Kind, Provider, Takes
 from runtime.providers.table import BEST, PROVIDERS, as_place, takes
 
 __all__ = [
     "BEST",
     "KINDS",
     "PROVIDERS",
+    "Compiled",
     "Device",
     "Kind",
     "Option",
@@ -41,6 +42,7 @@ __all__ = [
     "has_own_memory",
     "identity",
     "input_type",
+    "keep",
     "key_of",
     "known_devices",
     "load",

@@ -63,6 +63,16 @@ def load(
     return _in_turn(form, path, place, device, options)
 
 
+def keep(path: Path, place: Place, *, threads: int) -> Path | None:
+    """Compile a graph where its place keeps that and does not have it yet; the folder of it.
+
+    None: nothing is kept. Raises ProviderError where compiling fails.
+    """
+    device = device_of(place)
+    told = told_options(place, device, threads)
+    return kept_form(path, place, device, told, threads=threads).kept
+
+
 def compile_graph(path: Path, to: Path, *, place: Place, threads: int) -> None:
     """Have a provider compile a graph into the folder `to`, in this process; errors as `load`."""
     device = device_of(place)
