@@ -23,6 +23,7 @@ from runtime.session import GraphSession, unpaced
 from runtime.settings import Settings
 from runtime.split_session import SplitSession
 from runtime.text import Text
+from runtime.trial import presumed, try_once
 from runtime.worker import DraftWorker
 
 USUAL_DRAFT_TOKENS = 4
@@ -80,15 +81,16 @@ class Models:
         self._lanes: LaneSession | None = None
         self.layout = self._lay_out(strategy)
         self.early_exit: EarlyExit | None = None
+        self._draft_tried = False
+        kept: dict[str, Any] = {"threads": self.layout.threads, "folder": probes, "say": say}
+        tried = try_once(manifest, "target", self._graph, settings.place, **kept)
         self.target = self._load_target(self.layout)
-        self.exactness = exactness(
+        self.exactness = presumed(tried, self._graph, settings.place) or exactness(
             self.target,
             bundle=manifest.folder,
             graph=manifest.folder / self._graph.file,
             place=settings.place,
-            threads=self.layout.threads,
-            folder=probes,
-            say=say,
+            **kept,
         )
         trees = settings.num_siblings or settings.num_copied_tokens
         if trees and self.exactness.kind != "bitwise":
@@ -152,6 +154,7 @@ class Models:
         if self._drafting != (layout, self.lookup_first):  # its threads are other ones
             self.drop_worker()
         if self.worker is None:
+            self._try_draft()
             self._drafting = (layout, self.lookup_first)
             self.worker = DraftWorker(
                 self._drafter(),
@@ -200,6 +203,16 @@ class Models:
                 threads=self._lay_out("autoregressive").threads,
             )
         return self.target, self._lanes
+
+    def _try_draft(self) -> None:
+        """Try the draft model on its device, once for all workers."""
+        if self.draft == "model" and not self._draft_tried:
+            own, place = self.draft_manifest, self.settings.draft_place
+            role = draft_role(own)
+            graph = choose_graph(own, role, place)
+            threads = self.layout.draft_threads
+            try_once(own, role, graph, place, threads=threads, folder=self.probes, say=self.say)
+            self._draft_tried = True
 
     def _check_target(self) -> int:
         """How many bytes the target and its tokenizer take; UsageError when there are too few."""
