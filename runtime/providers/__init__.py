@@ -11,7 +11,7 @@ from runtime.providers.devices import (
     key_of,
     resolve,
 )
-from runtime.providers.identity import identity
+from runtime.providers.identities import identity
 from runtime.providers.libraries import known_devices, register, version
 from runtime.providers.loading import compile_graph, keep, load, strays, told_options
 from runtime.providers.memory import allocate, has_own_memory, most_rows
