@@ -13,15 +13,17 @@ from pathlib import Path
 
 from runtime.child import run_child
 from runtime.errors import ProviderError
+from runtime.heartbeat import heartbeat
 from runtime.locate import module_command
 from runtime.manifest import Graph, Manifest, RoleName
 from runtime.probe import Exactness, machine_key
-from runtime.providers import Place, device_of
+from runtime.providers import Place, device_of, keep
 from runtime.records import read_record, write_record
 
 # Of the spread of the CPU's logits. Right answers were at most 0.03 off, wrong ones 0.095 and more.
 BOUND = 0.05
-TIME_LIMIT_S = 600.0  # compiling for a device takes minutes
+TIME_LIMIT_S = 1800.0  # what is not kept is compiled in it
+ALIVE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,11 @@ def try_once(
         kept = Trial(**read_record(path))
         judge(kept, place, what)
         return kept
+    for name in graph.rows.values() or [graph.file]:
+        keep(manifest.folder / name, place, threads=threads)
     say(f"First use of {graph.file} on {place}: trying whether it answers as the CPU does.")
-    found = try_graph(manifest, role, graph, place, threads=threads)
+    with heartbeat(f"Trying {graph.file} on {place}", say, every_s=ALIVE_S):
+        found = try_graph(manifest, role, graph, place, threads=threads)
     judge(found, place, what)
     write_record(path, dataclasses.asdict(found))
     say(f"It does: {found} ({found.seconds:.0f} s).")

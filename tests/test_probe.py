@@ -181,7 +181,7 @@ def test_the_answer_is_remembered(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["manifest", "threads", "graph", "provider", "onnxruntime", "processor"]
+    "change", ["manifest", "threads", "graph", "provider", "driver", "onnxruntime", "processor"]
 )
 def test_it_is_asked_again_when_something_changed(
     change: str, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +198,8 @@ def test_it_is_asked_again_when_something_changed(
         changed = {"precision": "int8"}
     elif change == "provider":
         changed = {"provider": "OpenVINO"}
+    elif change == "driver":
+        monkeypatch.setattr(providers, "identity", lambda _place: "another driver")
     elif change == "onnxruntime":
         monkeypatch.setattr(ort, "__version__", "1.99.0")
     elif change == "processor":

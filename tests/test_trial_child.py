@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +13,7 @@ from export.gguf_file import read
 from runtime.branches import Branches, Rows
 from runtime.flavours import open_graph
 from runtime.manifest import Manifest
+from runtime.providers import Place
 from runtime.trial import BOUND, Trial
 from runtime.trial_child import CONTEXT, Call, _compared, answers, calls, difference
 from tests.drafts import TOKENS_PER_PASS, write_draft
@@ -77,14 +77,8 @@ def test_two_answers_are_compared() -> None:
 
 def compared(bundle: Path, graph: str, *, role: str = "target") -> dict[str, float]:
     """What a child finds on the CPU provider."""
-    request: dict[str, Any] = {
-        "bundle": str(bundle),
-        "role": role,
-        "graph": graph,
-        "provider": "CPU",
-    }
-    request |= {"kind": "CPU", "number": 0, "options": [], "library": None, "fallback": False}
-    return _compared(request | {"threads": 1})
+    asked = {"bundle": str(bundle), "role": role, "graph": graph, "threads": 1}
+    return _compared(asked | {"place": Place("CPU").as_data()})
 
 
 @pytest.mark.parametrize("graph", ["fused-int8", "portable-fp32"])
