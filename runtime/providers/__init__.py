@@ -1,5 +1,6 @@
 """Where a graph runs: the only package that names an execution provider."""
 
+from runtime.providers.advice import Surroundings, files_of_devices, missing_libraries
 from runtime.providers.arrays import bind, input_type
 from runtime.providers.cores import pinned, usable_cores
 from runtime.providers.devices import (
@@ -13,11 +14,12 @@ from runtime.providers.devices import (
 )
 from runtime.providers.identities import identity
 from runtime.providers.libraries import known_devices, register, version
-from runtime.providers.loading import compile_graph, keep, load, strays, told_options
+from runtime.providers.loading import compile_graph, keep, load, placed, strays, told_options
 from runtime.providers.memory import allocate, has_own_memory, most_rows
 from runtime.providers.options import Option
 from runtime.providers.place import Place
 from runtime.providers.provider import KINDS, Compiled, Kind, Provider, Takes
+from runtime.providers.smoke import Smoke, smoke_test
 from runtime.providers.table import BEST, PROVIDERS, as_place, takes
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "Option",
     "Place",
     "Provider",
+    "Smoke",
+    "Surroundings",
     "Takes",
     "all_devices",
     "allocate",
@@ -38,6 +42,7 @@ __all__ = [
     "compile_graph",
     "device_of",
     "devices",
+    "files_of_devices",
     "find_word",
     "has_own_memory",
     "identity",
@@ -46,10 +51,13 @@ __all__ = [
     "key_of",
     "known_devices",
     "load",
+    "missing_libraries",
     "most_rows",
     "pinned",
+    "placed",
     "register",
     "resolve",
+    "smoke_test",
     "strays",
     "takes",
     "told_options",

@@ -1,5 +1,6 @@
 """NVIDIA's GPUs: CUDA, and TensorRT for RTX, which compiles for the card."""
 
+from runtime.providers.advice import Advice
 from runtime.providers.options import SWITCH, Option
 from runtime.providers.provider import Compiled, Provider, Takes
 
@@ -40,11 +41,18 @@ RTX_OPTIONS = (
     Option("nv_dump_subgraphs", "write the parts to the folder it runs in", SWITCH, "0"),
     Option("nv_detailed_build_log", "say what it compiles", SWITCH, "0"),
 )
+NVIDIA_DRIVER = Advice(
+    "NVIDIA's driver is not here, as libcuda.so.1 cannot be loaded: install it until nvidia-smi "
+    "shows the card.",
+    systems=("linux",),
+    library="libcuda.so.1",
+)
 
 CUDA = Provider(
     "CUDAExecutionProvider",
     {"GPU": Takes(("portable",), ("fp16", "fp32"))},
     built_in="onnxruntime-gpu",
+    extra="cuda",
     options=CUDA_OPTIONS,
     # Float32 as asked for: its default is TensorFloat-32, with ten bits where float32 has 23.
     defaults=lambda _kind, _threads: {"use_tf32": "0"},
@@ -52,6 +60,14 @@ CUDA = Provider(
     traps=(
         "Float32 products are in TensorFloat-32 by default.",
         "onnxruntime-gpu replaces onnxruntime: one of both may be installed.",
+    ),
+    advice=(
+        NVIDIA_DRIVER,
+        Advice(
+            "CUDA's or cuDNN's libraries are missing or of another version: python -m pip install "
+            '"onnxruntime-gpu[cuda,cudnn]".',
+            said="(?i)libcu|cublas|cudnn|cudart",
+        ),
     ),
 )
 TENSORRT_RTX = Provider(
@@ -65,4 +81,5 @@ TENSORRT_RTX = Provider(
     number_key="device_id",
     compiled=Compiled(),
     traps=("Compiling takes long at every start without nv_runtime_cache_path.",),
+    advice=(NVIDIA_DRIVER,),
 )

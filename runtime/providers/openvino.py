@@ -2,6 +2,7 @@
 
 import json
 
+from runtime.providers.advice import LINUX_GPU, LINUX_NPU, Advice
 from runtime.providers.options import Option
 from runtime.providers.provider import Compiled, Kind, Provider, Takes
 
@@ -11,6 +12,34 @@ OPTIONS = (
     Option("layout", "of inputs and outputs, name[NCHW]"),
 )
 _CONFIG = "load_config, as"
+ADVICE = (
+    *LINUX_GPU,
+    Advice(
+        "OpenVINO reaches Intel's GPUs by OpenCL, and libOpenCL.so.1 cannot be loaded: install "
+        "Intel's compute runtime (Debian: intel-opencl-icd).",
+        kinds=("GPU",),
+        systems=("linux",),
+        library="libOpenCL.so.1",
+    ),
+    *LINUX_NPU,
+    Advice(
+        "OpenVINO reaches Intel's NPUs by Level Zero, and libze_loader.so.1 cannot be loaded: "
+        "install it and Intel's packages intel-level-zero-npu, intel-fw-npu and "
+        "intel-driver-compiler-npu (the plug-in for Linux brings no compiler for the NPU).",
+        kinds=("NPU",),
+        systems=("linux",),
+        library="libze_loader.so.1",
+    ),
+    Advice(
+        "The plug-in for Linux brings no compiler for the NPU: install Intel's package "
+        "intel-driver-compiler-npu.",
+        kinds=("NPU",),
+        systems=("linux",),
+        said="(?i)compiler",
+    ),
+    Advice("Update the driver of the NPU from Intel's site.", kinds=("NPU",), systems=("win32",)),
+    Advice("Update the driver of the GPU from Intel's site.", kinds=("GPU",), systems=("win32",)),
+)
 
 
 def _defaults(kind: Kind, threads: int) -> dict[str, str]:
@@ -46,6 +75,7 @@ OPENVINO = Provider(
     },
     package="onnxruntime_ep_openvino",
     distribution="onnxruntime-ep-openvino",
+    extra="openvino",
     windows_ml=True,
     options=OPTIONS,
     # The plug-in ignores these keys of the older provider, with a line in a log that is off.
@@ -70,4 +100,5 @@ OPENVINO = Provider(
         "Its AUTO device is another provider's name, and no device.",
         "The Linux package has no compiler for the NPU.",
     ),
+    advice=ADVICE,
 )

@@ -1,5 +1,6 @@
 """The rest: onnxruntime's own CPU provider, and those of Microsoft, Apple and AMD."""
 
+from runtime.providers.advice import LINUX_GPU, LINUX_NPU, Advice
 from runtime.providers.options import SWITCH, Option
 from runtime.providers.provider import Compiled, Kind, Provider, Takes
 
@@ -26,6 +27,7 @@ DIRECTML = Provider(
         "NPU": Takes(("portable",), ("fp16", "fp32")),
     },
     built_in="onnxruntime-directml",
+    extra="directml",
     options=(
         Option("device_id", "which adapter; GPU:1 sets it", default="0", least=0),
         Option(
@@ -121,6 +123,14 @@ MIGRAPHX = Provider(
     number_key="device_id",
     compiled=Compiled(folder=lambda folder: {"migraphx_model_cache_dir": str(folder)}),
     traps=("Compiling takes long at every start without migraphx_model_cache_dir.",),
+    advice=(
+        *LINUX_GPU,
+        Advice(
+            "MIGraphX comes with AMD's ROCm, and libamdhip64.so cannot be loaded: install ROCm.",
+            systems=("linux",),
+            library="libamdhip64.so",
+        ),
+    ),
 )
 
 VITISAI = Provider(
@@ -140,4 +150,11 @@ VITISAI = Provider(
     ),
     compiled=Compiled(folder=lambda folder: {"cache_dir": str(folder), "cache_key": "graph"}),
     traps=("Compiling takes minutes at the first start; cache_dir and cache_key keep the result.",),
+    advice=(
+        *LINUX_NPU,
+        Advice(
+            "VitisAI needs AMD's Ryzen AI software and the NPU's driver from AMD's site.",
+            systems=("win32", "linux"),
+        ),
+    ),
 )

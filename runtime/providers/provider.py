@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime.manifest import Flavour, Precision
+from runtime.providers.advice import Advice
 from runtime.providers.options import Option
 
 Kind = Literal["CPU", "GPU", "NPU"]
@@ -42,7 +43,8 @@ class Provider:
     """One execution provider: how it is found, what it runs, how it is told.
 
     ep_name: onnxruntime's. devices: what it takes by kind; the first is meant where nobody names
-    one. package, distribution: the Python package that brings its library, and what pip calls it.
+    one. package, distribution: the Python package that brings its library, and what pip calls it;
+    extra: this package's name for both.
     built_in: the distribution of onnxruntime that has it inside. windows_ml: Windows may have it in
     its catalogue. stands_for: the kind that its device of type CPU emulates, where it does.
     chooses_itself: it has one device, whichever it is. options: those a user may set; elsewhere:
@@ -52,12 +54,14 @@ class Provider:
     number_key: the option that picks the device where onnxruntime lists none. compiled: it makes
     its own copy of the weights, by its own means. one_at_a_time: sessions on one device must not
     run at once. memory_pattern: onnxruntime may plan memory ahead. traps: what went wrong before.
+    advice: what helps where it finds no device or fails.
     """
 
     ep_name: str
     devices: Mapping[Kind, Takes]
     package: str | None = None
     distribution: str | None = None
+    extra: str | None = None
     built_in: str | None = None
     windows_ml: bool = False
     stands_for: Kind | None = None
@@ -75,3 +79,4 @@ class Provider:
     one_at_a_time: bool = False
     memory_pattern: bool = True
     traps: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()

@@ -1,5 +1,6 @@
 """Qualcomm's QNN: the NPU (HTP) and the GPU of a Snapdragon; on x86-64 the NPU emulated."""
 
+from runtime.providers.advice import Advice
 from runtime.providers.options import SWITCH, Option
 from runtime.providers.provider import Compiled, Kind, Provider, Takes
 
@@ -68,6 +69,40 @@ CHIPS = {
     "SC8480XP": "88",
     "SM8975": "103",
 }
+ADVICE = (
+    Advice(
+        "QNN runs on Qualcomm's chips; on this processor it only emulates their NPU, slowly: for "
+        "that name the provider, as in --draft-execution-provider QNN.",
+        kinds=("NPU",),
+        processors=("x86_64", "amd64"),
+    ),
+    Advice(
+        "QNN reaches the NPU by Qualcomm's FastRPC, and libcdsprpc.so cannot be loaded: install "
+        "the board's packages for it.",
+        kinds=("NPU",),
+        systems=("linux",),
+        processors=("aarch64", "arm64"),
+        library="libcdsprpc.so",
+    ),
+    Advice(
+        "QNN's GPU needs OpenCL, and libOpenCL.so.1 cannot be loaded.",
+        kinds=("GPU",),
+        systems=("linux",),
+        processors=("aarch64", "arm64"),
+        library="libOpenCL.so.1",
+    ),
+    Advice(
+        "Update the NPU's driver by Windows Update or from the maker of the machine.",
+        kinds=("NPU",),
+        systems=("win32",),
+        processors=("arm64",),
+    ),
+    Advice(
+        "Name the chip that is to be compiled for: --provider-option soc_model=60, or with "
+        "--draft-provider-option.",
+        said="Failed to finalize|soc_model",
+    ),
+)
 
 
 def _defaults(kind: Kind, _threads: int) -> dict[str, str]:
@@ -94,6 +129,7 @@ QNN = Provider(
     },
     package="onnxruntime_qnn",
     distribution="onnxruntime-qnn",
+    extra="qnn",
     windows_ml=True,
     stands_for="NPU",
     options=OPTIONS,
@@ -118,4 +154,5 @@ QNN = Provider(
         "Its library calls itself 0.1.0, whatever the package's version is.",
         "What was compiled for one chip the emulator runs as another, without a word.",
     ),
+    advice=ADVICE,
 )

@@ -1,5 +1,6 @@
 """WebGPU: any GPU that has Vulkan, Direct3D 12 or Metal, and software that plays one."""
 
+from runtime.providers.advice import LINUX_GPU, Advice
 from runtime.providers.options import SWITCH, Option
 from runtime.providers.provider import Provider, Takes
 
@@ -36,12 +37,39 @@ OPTIONS = (
     Option(f"{PREFIX}kvCacheQuantizationBits", "of cached keys; 0: none", ("0", "4", "8"), "0"),
     Option(f"{PREFIX}multiRotaryCacheConcatOffset", "of long contexts", default="0", least=0),
 )
+ADVICE = (
+    Advice(
+        "WebGPU reaches a GPU by Vulkan here, and libvulkan.so.1 cannot be loaded: install the "
+        "loader and the GPU's driver for it (Debian: libvulkan1 and mesa-vulkan-drivers).",
+        systems=("linux",),
+        library="libvulkan.so.1",
+    ),
+    *LINUX_GPU,
+    Advice(
+        "Software can play the GPU for WebGPU, slowly: set VK_ICD_FILENAMES to SwiftShader's "
+        "vk_swiftshader_icd.json (Debian has it in chromium-common) and "
+        "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1, and name the provider, as in -e WebGPU.",
+        systems=("linux",),
+        unset="ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER",
+    ),
+    Advice(
+        "Vulkan finds no device that suits WebGPU: install the GPU's Vulkan driver, or set "
+        "VK_ICD_FILENAMES to SwiftShader's vk_swiftshader_icd.json.",
+        systems=("linux",),
+        said="No supported adapters",
+    ),
+    Advice(
+        "This GPU, or the software that plays one, has no float16: take --precision fp32.",
+        said="requires f16",
+    ),
+)
 
 WEBGPU = Provider(
     "WebGpuExecutionProvider",
     {"GPU": Takes(("gpu", "portable"), ("fp16", "fp32", "int4"))},
     package="onnxruntime_ep_webgpu",
     distribution="onnxruntime-ep-webgpu",
+    extra="webgpu",
     built_in="onnxruntime-webgpu",
     stands_for="GPU",
     chooses_itself=True,
@@ -56,4 +84,5 @@ WEBGPU = Provider(
         "Its attention over 32 rows and more needs subgroups of 8 lanes. SwiftShader has 4, and "
         "answers wrongly from the fifth row on.",
     ),
+    advice=ADVICE,
 )
