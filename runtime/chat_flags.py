@@ -59,15 +59,15 @@ def _add_question(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--system-prompt", metavar="TEXT", help="instructions for every answer")
 
 
-def add_models(group: argparse._ArgumentGroup) -> None:
+def add_models(group: argparse._ArgumentGroup, *, default: str | None = DEFAULT_MODEL) -> None:
     """What is run, where built bundles lie, and whether anything may be fetched."""
     group.add_argument(
         "-m",
         "--model",
-        default=DEFAULT_MODEL,
+        default=default,
         metavar="MODEL",
         help="a recipe's name, a bundle folder, or a GGUF file; recipes and GGUF files are built "
-        "on first use (default: %(default)s)",
+        f"on first use (default: {default or 'none'})",
     )
     group.add_argument(
         "-md",

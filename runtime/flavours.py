@@ -1,5 +1,6 @@
 """Which of a role's graphs a provider takes, and the session that runs it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,9 @@ def choose_graph(
 
     Raises BundleError, naming the graphs there are and what builds one, when none does.
     """
-    graphs = manifest.role(role).graphs
-    taken = best_first(role, provider)
-    for key in taken:
-        if key in graphs and precision in (None, graphs[key].precision):
-            return graphs[key]
+    for graph in suited(manifest, role, provider, precision):
+        return graph
+    taken, graphs = best_first(role, provider), manifest.role(role).graphs
     asked = "" if precision is None else f" in {precision}"
     best = best_graph(role, provider, precision)
     raise BundleError(
@@ -40,6 +39,16 @@ def graph_files(folder: Path, graph: Graph) -> list[Path]:
     if graph.flavour in STATIC:
         return [folder / graph.rows[rows] for rows in sorted(graph.rows, key=int)]
     return [folder / graph.file]
+
+
+def suited(
+    manifest: Manifest, role: RoleName, provider: str | Place, precision: str | None = None
+) -> Iterator[Graph]:
+    """The graphs of `role` for `provider`, best first, of one precision where it is given."""
+    graphs = manifest.role(role).graphs
+    for key in best_first(role, provider):
+        if key in graphs and precision in (None, graphs[key].precision):
+            yield graphs[key]
 
 
 def open_graph(

@@ -32,7 +32,7 @@ def find_places(
     Raises UsageError for values of a wrong kind, for options that a provider does not have and for
     what would be of no use; ProviderError for a device or provider that cannot be used here.
     """
-    libraries = _libraries(ep_libraries)
+    libraries = libraries_of(ep_libraries)
     target = providers.resolve(
         "target",
         device=_word("device", device),
@@ -96,7 +96,7 @@ def _options(name: str, asked: object) -> dict[str, str]:
     return {text(f"a key of {name}", key): text(f"{name}[{key}]", asked[key]) for key in asked}
 
 
-def _libraries(asked: object) -> dict[str, Path]:
+def libraries_of(asked: object) -> dict[str, Path]:
     """Files by the key of the provider they are of."""
     if asked is None:
         return {}

@@ -17,6 +17,7 @@ class FakeHardware:
     vendor_id: int = 0
     device_id: int = 0
     metadata: dict[str, str] = field(default_factory=dict)
+    vendor: str = "Maker"
 
 
 @dataclass(frozen=True)
