@@ -1,8 +1,6 @@
-"""A session runs where it was asked to, or an error lists what does not; one lock per device."""
+"""A session runs where it was asked to, or an error lists what does not."""
 
-import contextlib
 import dataclasses
-import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ import pytest
 from runtime.errors import BundleError, ProviderError
 from runtime.providers import PROVIDERS, Place, as_place, load, strays, takes, told_options
 from runtime.providers.devices import Device, device_of
-from runtime.providers.loading import lock_of
 from tests.fake_devices import Machine, hardware
 
 
@@ -127,63 +124,6 @@ def test_other_errors_are_the_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
         BundleError, match=r"graph\.onnx cannot be loaded on DirectML on GPU: no such"
     ):
         load(Path("graph.onnx"), threads=1, name="DirectML")
-
-
-class Runs:
-    """Counts how many runs are under way at once."""
-
-    def __init__(self) -> None:
-        self.now, self.most = 0, 0
-        self.both = threading.Barrier(2, timeout=0.2)
-
-    def __call__(self, *_arguments: Any) -> None:
-        self.now += 1
-        self.most = max(self.most, self.now)
-        with contextlib.suppress(threading.BrokenBarrierError):
-            self.both.wait()  # broken after its time, unless another is here too
-        self.now -= 1
-
-
-@pytest.mark.parametrize("name", ["run", "run_with_iobinding"])
-@pytest.mark.parametrize(
-    ("places", "at_once"),
-    [
-        ((Place("DirectML", "GPU"), Place("DirectML", "GPU")), 1),
-        ((Place("DirectML", "GPU"), Place("DirectML", "GPU", 1)), 2),
-        ((Place("DirectML", "GPU"), Place("DirectML", "NPU")), 2),
-    ],
-)
-def test_sessions_on_one_device_take_turns_where_the_table_says_so(
-    places: tuple[Place, Place],
-    at_once: int,
-    name: str,
-    directml: type[FakeSession],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    runs = Runs()
-    monkeypatch.setattr(directml, name, lambda _session, *arguments: runs(*arguments))
-    sessions = [load(Path("graph.onnx"), threads=1, name=place) for place in places]
-    threads = [threading.Thread(target=getattr(session, name)) for session in sessions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5)
-        assert not thread.is_alive()
-    assert runs.most == at_once
-
-
-def test_a_run_that_fails_lets_the_next_one_in(
-    directml: type[FakeSession], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_arguments: Any) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(directml, "run", failing)
-    session = load(Path("graph.onnx"), threads=1, name="DirectML")
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            session.run(None, {})
-    assert not lock_of("DirectML", "GPU", 0).locked()
 
 
 def listed(key: str, kind: Any, *, emulated: bool = False) -> Device:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,28 @@ def test_output_goes_to_stderr_inside_and_to_stdout_again(
         os.write(1, b"inside\n")
     os.write(1, b"outside\n")
     assert capfd.readouterr() == ("outside\n", "inside\n")
+
+
+def test_two_threads_leave_the_streams_as_they_were(capfd: pytest.CaptureFixture[str]) -> None:
+    inside, waits = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with printed_to_stderr():
+            inside.set()
+            waits.wait(0.2)  # for the second, which must not get so far
+
+    def second() -> None:
+        inside.wait()
+        with printed_to_stderr():
+            waits.set()
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.write(1, b"outside\n")
+    assert capfd.readouterr() == ("outside\n", "")
 
 
 def test_what_was_printed_before_stays_there_and_an_error_passes() -> None:

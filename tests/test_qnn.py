@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,22 @@ def test_a_graph_is_whole_there_and_near_the_cpus_answer(
     found = answers(folders[precision], flavour, model, "QNN")
     apart = np.abs(found - due).max() / np.ptp(due)
     assert 0 < apart < BOUNDS[flavour, precision]
+
+
+def test_sessions_of_two_threads_answer_as_one_alone(
+    model: Model, folders: dict[Precision, Path]
+) -> None:
+    """They load, compile and run at once: QNN's device needs no turns."""
+    graphs: list[tuple[Flavour, Precision]] = [("portable", "fp16"), ("npu", "int8")]
+    dues = {each: answers(folders[each[1]], each[0], model, "CPU") for each in graphs}
+    with ThreadPoolExecutor(2) as threads:
+        for each, found in zip(
+            graphs,
+            threads.map(lambda it: answers(folders[it[1]], it[0], model, "QNN"), graphs),
+            strict=True,
+        ):
+            due = dues[each]
+            assert np.abs(found - due).max() / np.ptp(due) < BOUNDS[each]
 
 
 @pytest.mark.parametrize(

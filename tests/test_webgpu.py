@@ -1,6 +1,7 @@
 """WebGPU on a GPU that software plays: every node there, right answers, its own cache."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,21 @@ def test_a_gpu_graph_is_right_in_every_call(
         np.testing.assert_allclose(row, wanted, rtol=0, atol=1e-4)
     buffers = [it for layer in session.cache.buffers for it in layer]
     assert {it.device_name() for it in buffers} != {"cpu"}
+
+
+def test_sessions_of_two_threads_answer_as_one_alone(
+    model: Model, folders: dict[Precision, Path]
+) -> None:
+    """Without turns the process ends within a few calls."""
+    wanted = calls(fused(folders["fp32"], model))
+
+    def work(_number: int) -> list[NDArray[np.float32]]:
+        return calls(fused(folders["fp32"], model, flavour="gpu", provider="WebGPU"))
+
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(work, range(2)):
+            for row, due in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(row, due, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import onnxruntime as ort
@@ -18,12 +17,10 @@ from runtime.pages import huge_pages
 from runtime.providers.devices import Device, device_of
 from runtime.providers.keeping import Form, compiling_form, kept_form
 from runtime.providers.place import Place
-from runtime.providers.provider import Kind
 from runtime.providers.quiet import printed_to_stderr
 from runtime.providers.table import PROVIDERS, as_place
+from runtime.providers.turns import in_turn, turn_on
 
-# Two threads may load at once: setdefault gives both the same lock, which a cache would not.
-_LOCKS: dict[tuple[str, Kind, int], Lock] = {}
 FORBIDDEN = "fallback to CPU EP has been explicitly disabled"  # onnxruntime's own words
 
 
@@ -101,13 +98,9 @@ def _in_turn(
         options.add_provider_for_devices([device.listed], form.options)
         return _open(form.file, options, None)
 
-    if not provider.one_at_a_time:
-        return _opened(open_session, path, place)
-    lock = lock_of(place.provider, place.kind, place.number)
-    with lock:
+    with turn_on(place):
         session = _opened(open_session, path, place)
-    _take_turns(session, lock)
-    return session
+    return in_turn(session, place)
 
 
 def told_options(place: Place, device: Device, threads: int) -> dict[str, str]:
@@ -119,11 +112,6 @@ def told_options(place: Place, device: Device, threads: int) -> dict[str, str]:
     if device.listed is None and provider.number_key is not None:
         defaults[provider.number_key] = str(place.number)
     return provider.merge(defaults, dict(place.options))
-
-
-def lock_of(provider: str, kind: Kind, number: int) -> Lock:
-    """The lock of a provider's device, one for all sessions of the process, as the hazard is."""
-    return _LOCKS.setdefault((provider, kind, number), Lock())
 
 
 def strays(session: ort.InferenceSession, place: Place) -> dict[str, Counter[str]]:
@@ -209,20 +197,6 @@ def _listed(elsewhere: dict[str, Counter[str]]) -> str:
         f"{where}: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"
         for where, kinds in sorted(elsewhere.items())
     )
-
-
-def _take_turns(session: ort.InferenceSession, lock: Lock) -> None:
-    """Have every run of the session wait for those of others that share `lock`."""
-
-    def guarded(run: Callable[..., Any]) -> Callable[..., Any]:
-        def run_alone(*arguments: Any, **named: Any) -> Any:
-            with lock:
-                return run(*arguments, **named)
-
-        return run_alone
-
-    session.run = guarded(session.run)
-    session.run_with_iobinding = guarded(session.run_with_iobinding)
 
 
 def _native(path: Path) -> str:

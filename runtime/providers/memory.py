@@ -10,6 +10,7 @@ from runtime.errors import ProviderError
 from runtime.providers.devices import device_of
 from runtime.providers.place import Place
 from runtime.providers.table import PROVIDERS, as_place
+from runtime.providers.turns import turn_on
 
 
 def has_own_memory(name: str | Place) -> bool:
@@ -27,7 +28,8 @@ def allocate(name: str | Place, shape: Sequence[int], real: DTypeLike) -> ort.Or
     memory = None if listed is None else listed.memory_info(OrtDeviceMemoryType.DEFAULT)
     if memory is None:
         raise ProviderError(f"{place} has no memory for a cache: take a portable graph.")
-    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), real, memory_info=memory)
+    with turn_on(place):
+        return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), real, memory_info=memory)
 
 
 def most_rows(name: str | Place) -> int | None:

@@ -75,12 +75,14 @@ WEBGPU = Provider(
     chooses_itself=True,
     options=OPTIONS,
     emulated_rows=31,
+    one_at_a_time=True,
     traps=(
         "It picks a GPU by itself: GPU:1 cannot be asked for, only powerPreference.",
         "Software plays a GPU only with ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1; in float32 only "
         "with SwiftShader, whose float16 graphs load, and fail at their first run.",
         "GroupQueryAttention takes a row's place in the cache for its position, whatever "
         "position_ids says: in fused graphs nodes off a trunk are wrong by whole logits.",
+        "Two sessions at work in two threads end the process.",
         "Its attention over 32 rows and more needs subgroups of 8 lanes. SwiftShader has 4, and "
         "answers wrongly from the fifth row on.",
     ),
