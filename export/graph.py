@@ -26,8 +26,8 @@ LANES = (8, 32)  # how many sequences are decoded together, where speed per sequ
 # The rows of a portable graph, and how many of them give logits: a pass, and a chunk of a prompt.
 PORTABLE_ROWS = {4: 4, 64: 1}
 # Those of a distilled draft, whose pass is wider: what was written since the last one, and branches
-# of masks whose every row is a guess. A chunk of a prompt needs no such head.
-DRAFT_ROWS = {16: 16, 48: 48, 64: 8}
+# of masks. Every row may be a guess, so every row has logits: what fits in a graph is one run.
+DRAFT_ROWS = {rows: rows for rows in (16, 48, 64)}
 NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
 PORTABLE_CONTEXT = 1024  # slots: every run of a portable graph reads the whole arena
 
@@ -60,10 +60,7 @@ def portable_context(model: Model) -> int:
 
 def portable_rows(model: Model) -> dict[int, int]:
     """The rows of each portable graph of `model`, and how many of them give logits."""
-    if not model.distilled:
-        return PORTABLE_ROWS
-    needed = model.tokens_per_pass
-    return {rows: min(rows, max(logits, needed)) for rows, logits in DRAFT_ROWS.items()}
+    return DRAFT_ROWS if model.distilled else PORTABLE_ROWS
 
 
 def build_graphs(

@@ -17,6 +17,7 @@ from runtime.branches import HIDDEN, Rows
 from runtime.cache import Arena
 from runtime.layout import Sharing
 from runtime.manifest import Geometry
+from runtime.runs import Runs
 from runtime.session import GraphSession, misfits_named, width_of_logits
 
 
@@ -56,9 +57,10 @@ class PortableSession(GraphSession[Arena]):
         )
         self.chunk = max(sessions)
         with misfits_named():
-            self._calls = [
-                _Call(session, rows, slots, self.cache) for rows, session in sessions.items()
-            ]
+            self._calls = {
+                rows: _Call(session, rows, slots, self.cache) for rows, session in sessions.items()
+            }
+        self._runs = Runs({rows: call.num_logits for rows, call in self._calls.items()})
 
     def new_cache(self, context: int) -> Arena:
         """An empty arena."""
@@ -70,8 +72,8 @@ class PortableSession(GraphSession[Arena]):
         wanted = num_logits + len(nodes)
         logits: list[NDArray[np.float32]] = []
         start = 0
-        while start < len(rows):
-            call, end = self._next_call(start, len(rows), wanted)
+        for width, done in self._runs.of(len(rows), len(rows) - wanted):
+            call, end = self._calls[width], start + done
             with self.pace("whole", end - start), misfits_named(), providers.pinned(self._core):
                 call.feed(rows, start, end, first + start)
                 found, keys, values = call.run(self.cache, self._run_options)
@@ -84,19 +86,6 @@ class PortableSession(GraphSession[Arena]):
             start = end
         self.cache.append(tokens)
         return logits[0] if len(logits) == 1 else np.concatenate(logits)
-
-    def _next_call(self, start: int, end: int, num_logits: int) -> tuple["_Call", int]:
-        """The graph that does most of the rows from `start`, and the row it ends before.
-
-        Of several the narrowest. Logits are due for the last `num_logits` rows before `end`.
-        """
-        plain = max(0, end - num_logits - start)
-
-        def done_by(call: _Call) -> int:
-            return min(end - start, call.rows, plain + call.num_logits)
-
-        most = max(self._calls, key=done_by)
-        return most, start + done_by(most)
 
 
 class _Call:

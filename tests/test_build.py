@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from export import gguf_file, reference
+from export.__main__ import main as export_main
 from runtime.bundle_files import file_sha256
+from runtime.flavours import open_graph
 from runtime.fused import FusedSession
-from runtime.manifest import Manifest, Source
+from runtime.manifest import Geometry, Graph, Manifest, Source
 from tests import tiny
 
 
@@ -41,6 +44,48 @@ def test_parity_is_measured(tiny_bundle: Path) -> None:
     assert 0 < graphs["fused-fp32"].parity.largest_logit_difference < 1e-3
     assert graphs["fused-int8"].parity.equal_greedy_share > 0.8
     assert graphs["fused-int8"].parity.largest_logit_difference > 1e-3
+
+
+def test_every_flavour_is_measured_by_running_it_here(
+    tiny_gguf: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of target and draft, on the CPU provider; and all of it is shown."""
+    keys = ["gpu-fp16", "portable-fp16", "npu-int8", "npu-int4"]
+    names = [f"{role}/{key}" for role in ("target", "draft") for key in keys]
+    opened: list[str] = []
+
+    def spied(folder: Path, graph: Graph, geometry: Geometry, **settings: Any) -> Any:
+        assert "provider" not in settings
+        opened.append(graph.file)
+        return open_graph(folder, graph, geometry, **settings)
+
+    monkeypatch.setattr("export.build.open_graph", spied)
+    out = tmp_path / "bundle"
+    assert (
+        export_main(["gguf", str(tiny_gguf), "--out", str(out), "--graphs", ",".join(names)]) == 0
+    )
+    manifest = Manifest.load(out)
+    assert manifest.draft is not None
+    for role in (manifest.target, manifest.draft):
+        assert list(role.graphs) == keys
+        for key, graph in role.graphs.items():
+            assert graph.file in opened
+            found = graph.parity
+            assert found.tokens_compared == 320
+            least, most = (0.5, 20.0) if key.endswith("int4") else (0.001, 3.0)
+            assert least < found.largest_logit_difference < most, key
+            assert found.equal_greedy_share > (0.2 if key.endswith("int4") else 0.9), key
+    capsys.readouterr()
+    assert export_main(["inspect", str(out)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    for key in keys:
+        places = [number for number, line in enumerate(shown) if line.strip() == key]
+        assert len(places) == 2
+        for place in places:
+            assert any("greedy tokens" in line for line in shown[place : place + 4])
 
 
 def test_the_fp32_graph_gives_the_reference_logits(tiny_bundle: Path, tiny_gguf: Path) -> None:
