@@ -1,6 +1,7 @@
 """What a session has loaded: target, draft and lanes, each when it is first needed."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from runtime.session import GraphSession, unpaced
 from runtime.settings import Settings
 from runtime.split_session import SplitSession
 from runtime.text import Text
-from runtime.trial import presumed, try_once
+from runtime.trial import presumed, settle
 from runtime.worker import DraftWorker
 
 USUAL_DRAFT_TOKENS = 4
@@ -83,13 +84,14 @@ class Models:
         self.early_exit: EarlyExit | None = None
         self._draft_tried = False
         kept: dict[str, Any] = {"threads": self.layout.threads, "folder": probes, "say": say}
-        tried = try_once(manifest, "target", self._graph, settings.place, **kept)
+        place, tried = settle(manifest, "target", self._graph, settings.place, **kept)
+        self.settings = replace(settings, place=place)
         self.target = self._load_target(self.layout)
-        self.exactness = presumed(tried, self._graph, settings.place) or exactness(
+        self.exactness = presumed(tried, self._graph, place) or exactness(
             self.target,
             bundle=manifest.folder,
             graph=manifest.folder / self._graph.file,
-            place=settings.place,
+            place=place,
             **kept,
         )
         trees = settings.num_siblings or settings.num_copied_tokens
@@ -211,7 +213,9 @@ class Models:
             role = draft_role(own)
             graph = choose_graph(own, role, place)
             threads = self.layout.draft_threads
-            try_once(own, role, graph, place, threads=threads, folder=self.probes, say=self.say)
+            kept: dict[str, Any] = {"threads": threads, "folder": self.probes, "say": self.say}
+            place, _ = settle(own, role, graph, place, **kept)
+            self.settings = replace(self.settings, draft_place=place)
             self._draft_tried = True
 
     def _check_target(self) -> int:

@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runtime.child import run_child
 from runtime.errors import ProviderError
 from runtime.heartbeat import heartbeat
 from runtime.locate import module_command
-from runtime.manifest import Graph, Manifest, RoleName
+from runtime.manifest import STATIC, Graph, Manifest, RoleName
 from runtime.probe import Exactness, machine_key
-from runtime.providers import Place, device_of, keep
+from runtime.providers import Place, device_of, keep, most_rows, widened
 from runtime.records import read_record, write_record
 
 # Of the spread of the CPU's logits. Right answers were at most 0.03 off, wrong ones 0.095 and more.
@@ -122,19 +123,53 @@ def try_once(
     """
     if place.provider == "CPU":
         return None
-    file = manifest.folder / graph.file
-    path = folder / f"trial-{machine_key(manifest.folder, file, place)}.json"
-    what = f"The {role}'s graph {graph.flavour}-{graph.precision}"
-    with contextlib.suppress(ValueError, TypeError, KeyError, ProviderError):
-        kept = Trial(**read_record(path))
-        judge(kept, place, what)
+    kept = _kept(manifest, graph, place, folder)
+    if kept is not None:
         return kept
     for name in graph.rows.values() or [graph.file]:
         keep(manifest.folder / name, place, threads=threads)
     say(f"First use of {graph.file} on {place}: trying whether it answers as the CPU does.")
     with heartbeat(f"Trying {graph.file} on {place}", say, every_s=ALIVE_S):
         found = try_graph(manifest, role, graph, place, threads=threads)
-    judge(found, place, what)
-    write_record(path, dataclasses.asdict(found))
+    judge(found, place, f"The {role}'s graph {graph.flavour}-{graph.precision}")
+    write_record(_record(manifest, graph, place, folder), dataclasses.asdict(found))
     say(f"It does: {found} ({found.seconds:.0f} s).")
     return found
+
+
+def settle(
+    manifest: Manifest,
+    role: RoleName,
+    graph: Graph,
+    place: Place,
+    *,
+    threads: int,
+    folder: Path,
+    say: Callable[[str], None],
+) -> tuple[Place, Trial | None]:
+    """The place as it answers right, with calls of any width or else of few rows, and its trial.
+
+    As `try_once` otherwise.
+    """
+    kept: dict[str, Any] = {"threads": threads, "folder": folder, "say": say}
+    wide = None if graph.flavour in STATIC else widened(place)
+    if wide is not None and _kept(manifest, graph, place, folder) is None:
+        try:
+            return wide, try_once(manifest, role, graph, wide, **kept)
+        except ProviderError as error:
+            say(f"{error} Trying calls of at most {most_rows(place)} rows.")
+    return place, try_once(manifest, role, graph, place, **kept)
+
+
+def _record(manifest: Manifest, graph: Graph, place: Place, folder: Path) -> Path:
+    key = machine_key(manifest.folder, manifest.folder / graph.file, place)
+    return folder / f"trial-{key}.json"
+
+
+def _kept(manifest: Manifest, graph: Graph, place: Place, folder: Path) -> Trial | None:
+    """The kept trial, where it can be read and is good."""
+    with contextlib.suppress(ValueError, TypeError, KeyError, ProviderError):
+        found = Trial(**read_record(_record(manifest, graph, place, folder)))
+        judge(found, place, graph.file)
+        return found
+    return None

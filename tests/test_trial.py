@@ -220,6 +220,40 @@ def test_a_session_tries_both_models_before_they_work(
         open_session(tiny_bundle, execution_provider="OpenVINO", **settings)
 
 
+WIDE = dataclasses.replace(OPENVINO, wide=True)
+
+
+@needs_openvino
+@pytest.mark.parametrize("wide_is_right", [True, False])
+def test_wide_calls_are_fed_only_where_they_are_right(
+    *, wide_is_right: bool, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a real device of a provider with a bound on rows; what is right is found once."""
+    manifest, said, asked = Manifest.load(tiny_bundle), list[str](), list[Place]()
+
+    def tried(_manifest: Manifest, _role: str, _graph: Any, place: Place, **_kept: int) -> Trial:
+        asked.append(place)
+        return WRONG if place.wide and not wide_is_right else GOOD
+
+    monkeypatch.setattr(trial, "try_graph", tried)
+    monkeypatch.setattr(trial, "widened", lambda _place: WIDE)
+    monkeypatch.setattr(trial, "most_rows", lambda _place: 31)
+
+    def settle(graph: str) -> Place:
+        kept: dict[str, Any] = {"threads": 1, "folder": tmp_path, "say": said.append}
+        place, found = trial.settle(
+            manifest, "target", manifest.target.graphs[graph], OPENVINO, **kept
+        )
+        assert found == GOOD
+        return place
+
+    due = WIDE if wide_is_right else OPENVINO
+    assert [settle("fused-fp32"), settle("fused-fp32")] == [due, due]
+    assert asked == ([WIDE] if wide_is_right else [WIDE, OPENVINO])
+    assert any("Trying calls of at most 31 rows." in line for line in said) is not wide_is_right
+    assert settle("portable-fp32") == OPENVINO, "its attention is made of plain products"
+
+
 @needs_openvino
 def test_a_right_provider_for_real(tiny_bundle: Path) -> None:
     manifest = Manifest.load(tiny_bundle)

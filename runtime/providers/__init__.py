@@ -15,10 +15,11 @@ from runtime.providers.devices import (
 from runtime.providers.identities import identity
 from runtime.providers.libraries import known_devices, register, version
 from runtime.providers.loading import compile_graph, keep, load, placed, strays, told_options
-from runtime.providers.memory import allocate, has_own_memory, most_rows
+from runtime.providers.memory import allocate, has_own_memory
 from runtime.providers.options import Option
 from runtime.providers.place import Place
 from runtime.providers.provider import KINDS, Compiled, Kind, Provider, Takes
+from runtime.providers.rows import most_rows, widened
 from runtime.providers.smoke import Smoke, smoke_test
 from runtime.providers.table import BEST, PROVIDERS, as_place, takes
 
@@ -63,4 +64,5 @@ __all__ = [
     "told_options",
     "usable_cores",
     "version",
+    "widened",
 ]

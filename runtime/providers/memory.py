@@ -9,7 +9,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtDeviceMemoryType
 from runtime.errors import ProviderError
 from runtime.providers.devices import device_of
 from runtime.providers.place import Place
-from runtime.providers.table import PROVIDERS, as_place
+from runtime.providers.table import as_place
 from runtime.providers.turns import turn_on
 
 
@@ -30,10 +30,3 @@ def allocate(name: str | Place, shape: Sequence[int], real: DTypeLike) -> ort.Or
         raise ProviderError(f"{place} has no memory for a cache: take a portable graph.")
     with turn_on(place):
         return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), real, memory_info=memory)
-
-
-def most_rows(name: str | Place) -> int | None:
-    """The most rows of one call that attention over a cache computes right in a place, if known."""
-    place = as_place(name)
-    most = PROVIDERS[place.provider].emulated_rows
-    return most if most is not None and device_of(place).emulated else None

@@ -14,7 +14,8 @@ class Place:
 
     options: what the user said, by key. library: the file it was named with. report: is told which
     operators run elsewhere; None: that is an error. compiled: the folder where what the provider
-    compiles is kept; None: it is not. say: is told what takes long.
+    compiles is kept; None: it is not. say: is told what takes long. wide: calls may have more rows
+    than the provider's safe_rows.
     """
 
     provider: str
@@ -25,6 +26,7 @@ class Place:
     report: Callable[[str], None] | None = field(default=None, compare=False)
     compiled: Path | None = field(default=None, compare=False)
     say: Callable[[str], None] | None = field(default=None, compare=False)
+    wide: bool = False
 
     def __str__(self) -> str:
         """For a sentence."""
@@ -35,7 +37,8 @@ class Place:
     @property
     def key(self) -> str:
         """A name that is equal where all is that decides what is computed."""
-        return "\n".join([str(self), *(f"{key}={value}" for key, value in self.options)])
+        options = [f"{key}={value}" for key, value in self.options]
+        return "\n".join([str(self), *options, *(["wide"] if self.wide else [])])
 
     def keeping(self, folder: Path, say: Callable[[str], None]) -> "Place":
         """The same, with a folder for what is compiled for it."""
@@ -54,6 +57,7 @@ class Place:
             "library": library,
             "fallback": self.report is not None,
             "compiled": compiled,
+            "wide": self.wide,
         }
 
     @classmethod
@@ -70,6 +74,7 @@ class Place:
             library,
             print if data["fallback"] else None,
             compiled,
+            wide=data["wide"],
         )
 
     def same_device(self, other: "Place") -> bool:

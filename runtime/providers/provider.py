@@ -50,7 +50,7 @@ class Provider:
     chooses_itself: it has one device, whichever it is. options: those a user may set; elsewhere:
     keys that it would ignore, and where to say the same. defaults: what it is told for a kind and
     a number of threads, of an emulated device `emulated` too; merge: that with what a user asked.
-    emulated_rows: the most in one call for which attention on an emulated device is right.
+    safe_rows: the most in one call that its attention computed right wherever it was tried.
     number_key: the option that picks the device where onnxruntime lists none. compiled: it makes
     its own copy of the weights, by its own means. one_at_a_time: sessions on one device must not
     run at once. memory_pattern: onnxruntime may plan memory ahead. traps: what went wrong before.
@@ -70,7 +70,7 @@ class Provider:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     defaults: Callable[[Kind, int], dict[str, str]] = field(default=lambda _kind, _threads: {})
     emulated: Mapping[str, str] = field(default_factory=dict)
-    emulated_rows: int | None = None
+    safe_rows: int | None = None
     merge: Callable[[dict[str, str], dict[str, str]], dict[str, str]] = field(
         default=lambda defaults, asked: defaults | asked
     )

@@ -74,7 +74,7 @@ WEBGPU = Provider(
     stands_for="GPU",
     chooses_itself=True,
     options=OPTIONS,
-    emulated_rows=31,
+    safe_rows=31,
     one_at_a_time=True,
     traps=(
         "It picks a GPU by itself: GPU:1 cannot be asked for, only powerPreference.",
@@ -83,8 +83,9 @@ WEBGPU = Provider(
         "GroupQueryAttention takes a row's place in the cache for its position, whatever "
         "position_ids says: in fused graphs nodes off a trunk are wrong by whole logits.",
         "Two sessions at work in two threads end the process.",
-        "Its attention over 32 rows and more needs subgroups of 8 lanes. SwiftShader has 4, and "
-        "answers wrongly from the fifth row on.",
+        "Its attention over 32 rows and more was wrong wherever it was tried: from the fifth row "
+        "on with SwiftShader, whose subgroups have 4 lanes; with lavapipe, of 8 or 16, from the "
+        "ninth or the seventeenth.",
     ),
     advice=ADVICE,
 )
