@@ -31,7 +31,7 @@ ABOUT_FILE = "about.json"
 WEIGHTS_FILE = "weights.data"  # what graphs of one folder share
 HASHED = ".hashed"  # the folder of what was hashed before, by integrity.sealed_sha256
 WORK = ".compiling-"
-ROOM = 2  # times the weights: what must be free on the disk
+ROOM = 4  # times the weights, which may be in bytes: what must be free on the disk
 ABANDONED_S = 24 * 3600.0
 ALIVE_S = 10.0
 

@@ -190,7 +190,7 @@ def test_what_is_the_same_as_before_is_not_hashed_again(
 def test_no_room_is_an_error_before_anything_is_compiled(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = SimpleNamespace(free=2 * len(b"weights") - 1)
+    free = SimpleNamespace(free=4 * len(b"weights") - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
     with pytest.raises(OSError, match="No space left"):
         desk.get()
