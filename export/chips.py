@@ -95,7 +95,7 @@ def _graph(manifest: Manifest, role: RoleName, name: str | None, place: Place) -
 def _compile(folder: Path, graph: Graph, place: Place, chip: str) -> None:
     for path in graph_files(folder, graph):
         try:
-            kept = keep(path, place, threads=1)
+            kept = keep(path, place)
         except ProviderError as error:
             raise BuildError(
                 f"{path} cannot be compiled for {chip}: {error} Look whether there is such a chip, "

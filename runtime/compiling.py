@@ -13,7 +13,6 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
         Path(request["graph"]),
         Path(request["to"]),
         place=Place.from_data(request["place"]),
-        threads=request["threads"],
     )
     gc.collect()  # some write when their session ends
     return {}

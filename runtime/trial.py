@@ -127,7 +127,7 @@ def try_once(
     if kept is not None:
         return kept
     for name in graph.rows.values() or [graph.file]:
-        keep(manifest.folder / name, place, threads=threads)
+        keep(manifest.folder / name, place)
     say(f"First use of {graph.file} on {place}: trying whether it answers as the CPU does.")
     with heartbeat(f"Trying {graph.file} on {place}", say, every_s=ALIVE_S):
         found = try_graph(manifest, role, graph, place, threads=threads)

@@ -44,7 +44,7 @@ def test_two_chips_by_name_and_number_are_compiled_once_and_found_by_a_session(
     place = providers.resolve("target", provider="QNN", options=asked)
     graph = choose_graph(Manifest.load(tiny_bundle), "target", place)
     for path in graph_files(tiny_bundle, graph):
-        assert providers.keep(path, place.keeping(out, compiled_again), threads=2) is not None
+        assert providers.keep(path, place.keeping(out, compiled_again)) is not None
 
 
 @with_qnn

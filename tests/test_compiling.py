@@ -117,6 +117,16 @@ def test_two_chips_have_a_binary_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
+def test_how_many_threads_run_it_changes_nothing_of_what_is_compiled(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "OpenVINO")
+    graph = small(tmp_path / "graph.onnx")
+    for threads in (2, 1):
+        plain = product(load(graph, threads=threads, name=desk.plain))
+        assert np.array_equal(product(load(graph, threads=threads, name=desk.place)), plain)
+    assert desk.times() == 1
+
+
+@pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
 def test_two_that_compile_at_once_both_have_their_answer(tmp_path: Path) -> None:
     """Each in a child, as two processes would."""
     desk = Desk(tmp_path, "OpenVINO")

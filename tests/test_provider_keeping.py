@@ -25,6 +25,7 @@ FOLDERS = {  # where the options of docs/providers.md lead
     "VitisAI": {"cache_dir": "TO", "cache_key": "graph"},
 }
 QNN = Place("QNN", "NPU")
+THREADS = 3
 
 
 @pytest.fixture
@@ -55,7 +56,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def form_of(graph: Path, place: Place) -> Form:
     device = device_of(place)
-    return kept_form(graph, place, device, told_options(place, device, 1), threads=1)
+    told, plain = (told_options(place, device, count) for count in (THREADS, 1))
+    return kept_form(graph, place, device, told, plain=plain)
 
 
 def nothing_said(line: str) -> None:
@@ -131,7 +133,7 @@ def test_the_rest_is_loaded_as_it_is(
     graph: Path,
     asked: list[dict[str, Any]],
 ) -> None:
-    assert form_of(graph, place) == Form(graph, told_options(place, device_of(place), 1))
+    assert form_of(graph, place) == Form(graph, told_options(place, device_of(place), THREADS))
     assert asked == []
 
 
@@ -145,7 +147,7 @@ def test_some_keep_files_of_their_own_in_a_folder(
 ) -> None:
     Machine(monkeypatch, libraries={}, built_in={key: [hardware("NPU"), hardware("GPU")]})
     place = Place(key, next(iter(PROVIDERS[key].devices)))
-    told = told_options(place, device_of(place), 1)
+    told = told_options(place, device_of(place), THREADS)
     form = form_of(graph, place.keeping(tmp_path / "cache", nothing_said))
     added = {name: value.replace("TO", str(form.kept)) for name, value in FOLDERS[key].items()}
     assert form == Form(graph, told | added, kept=form.kept)

@@ -38,12 +38,14 @@ class Form:
 
 
 def kept_form(
-    graph: Path, place: Place, device: Device, told: dict[str, str], *, threads: int
+    graph: Path, place: Place, device: Device, told: dict[str, str], *, plain: dict[str, str]
 ) -> Form:
     """The graph as its provider compiled it, where the place has a folder for that; now at last.
 
-    told: what the provider is told in `place`. Raises ProviderError where compiling fails, or ends
-    the process that does it. Where nothing can be kept the place is told why, and it is the graph.
+    told: what the provider is told; plain: the same for one thread, as which it compiles: the
+    outcome does not depend on how many threads will run it. Raises ProviderError where compiling
+    fails, or ends the process that does it. Where nothing can be kept the place is told why, and
+    it is the graph.
     """
     own = PROVIDERS[place.provider].compiled
     # What may leave operators to the CPU is not one thing that a provider compiled.
@@ -55,9 +57,9 @@ def kept_form(
     try:
         kept = compiled.compiled_graph(
             graph,
-            target_of(own, place, device, told),
+            target_of(own, place, device, plain),
             folder=place.compiled,
-            compile_graph=partial(_in_a_child, place=place, threads=threads),
+            compile_graph=partial(_in_a_child, place=place),
             say=say,
         )
     except OSError as error:
@@ -109,14 +111,13 @@ def _described(device: Device) -> str:
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
-def _in_a_child(graph: Path, to: Path, *, place: Place, threads: int) -> None:
+def _in_a_child(graph: Path, to: Path, *, place: Place) -> None:
     run_child(
         module_command("runtime.compiling"),
         {
             "graph": str(graph.absolute()),
             "to": str(to.absolute()),
             "place": place.as_data(),
-            "threads": threads,
         },
         f"Compiling {graph} for {place}",
         TIME_LIMIT_S,

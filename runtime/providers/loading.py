@@ -44,8 +44,8 @@ def load(
     place = as_place(name)
     device = device_of(place)
     options = partial(_session_options, threads, cores, sharing)
-    told = told_options(place, device, threads)
-    form = kept_form(path, place, device, told, threads=threads)
+    told, plain = (told_options(place, device, count) for count in (threads, 1))
+    form = kept_form(path, place, device, told, plain=plain)
     try:
         return _in_turn(form, path, place, device, options)
     except (BundleError, ProviderError) as error:
@@ -56,25 +56,25 @@ def load(
             place.say(f"What was compiled of it in {form.kept} is of no use: {error}")
         with contextlib.suppress(OSError):
             forget(form.kept)
-    form = kept_form(path, place, device, told, threads=threads)
+    form = kept_form(path, place, device, told, plain=plain)
     return _in_turn(form, path, place, device, options)
 
 
-def keep(path: Path, place: Place, *, threads: int) -> Path | None:
+def keep(path: Path, place: Place) -> Path | None:
     """Compile a graph where its place keeps that and does not have it yet; the folder of it.
 
     None: nothing is kept. Raises ProviderError where compiling fails.
     """
     device = device_of(place)
-    told = told_options(place, device, threads)
-    return kept_form(path, place, device, told, threads=threads).kept
+    plain = told_options(place, device, 1)
+    return kept_form(path, place, device, plain, plain=plain).kept
 
 
-def compile_graph(path: Path, to: Path, *, place: Place, threads: int) -> None:
+def compile_graph(path: Path, to: Path, *, place: Place) -> None:
     """Have a provider compile a graph into the folder `to`, in this process; errors as `load`."""
     device = device_of(place)
-    form = compiling_form(path, place, told_options(place, device, threads), to)
-    _in_turn(form, path, place, device, partial(_session_options, threads, (), "alone"))
+    form = compiling_form(path, place, told_options(place, device, 1), to)
+    _in_turn(form, path, place, device, partial(_session_options, 1, (), "alone"))
 
 
 def _in_turn(
