@@ -122,7 +122,7 @@ MIGRAPHX = Provider(
     ),
     number_key="device_id",
     compiled=Compiled(folder=lambda folder: {"migraphx_model_cache_dir": str(folder)}),
-    traps=("Compiling takes long at every start without migraphx_model_cache_dir.",),
+    traps=("Compiling takes long.",),
     advice=(
         *LINUX_GPU,
         Advice(
@@ -149,7 +149,7 @@ VITISAI = Provider(
         Option("log_level", "its own", ("info", "warning", "error", "fatal"), "error"),
     ),
     compiled=Compiled(folder=lambda folder: {"cache_dir": str(folder), "cache_key": "graph"}),
-    traps=("Compiling takes minutes at the first start; cache_dir and cache_key keep the result.",),
+    traps=("Compiling takes minutes.",),
     advice=(
         *LINUX_NPU,
         Advice(
