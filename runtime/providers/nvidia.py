@@ -80,6 +80,6 @@ TENSORRT_RTX = Provider(
     options=RTX_OPTIONS,
     number_key="device_id",
     compiled=Compiled(),
-    traps=("Compiling takes long; its engines are kept, its kernels only in nv_runtime_cache_path.",),
+    traps=("Compiling takes long; kernels are kept by nv_runtime_cache_path only.",),
     advice=(NVIDIA_DRIVER,),
 )
