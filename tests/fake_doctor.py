@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.doctor_tries import Tries
 from runtime.errors import ProviderError
-from runtime.providers import PROVIDERS
+from runtime.providers import PROVIDERS, Kind, Place
 from runtime.trial import Trial
 
 RIGHT = {"largest_difference": 1e-4, "spread": 0.3, "right": True, "seconds": 0.2}
@@ -83,19 +83,9 @@ class FakeTasks:
         return self.listing.get(key, {"missing": [], "package": None, "reason": f"No {key} here."})
 
 
-def place(provider: str, kind: str, *, emulated: bool = False, **more: Any) -> dict[str, Any]:
+def place(provider: str, kind: Kind, *, emulated: bool = False, **more: Any) -> dict[str, Any]:
     """A place as the task tells it."""
-    return {
-        "provider": provider,
-        "kind": kind,
-        "number": 0,
-        "options": [],
-        "library": None,
-        "fallback": False,
-        "compiled": None,
-        "emulated": emulated,
-        **more,
-    }
+    return Place(provider, kind).as_data() | {"emulated": emulated} | more
 
 
 def _found(answer: Any) -> Any:
