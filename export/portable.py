@@ -27,6 +27,9 @@ from export.model import Model
 from export.rotary import rotary_tables
 from export.writer import GraphWriter
 
+EIGHTH = 0.125
+LEAST = 2.0**-14  # of float16, below which a device may take a number for nothing
+
 
 def build_portable(
     writer: GraphWriter, model: Model, precision: str, *, rows: int, logits: int, context: int
@@ -71,13 +74,18 @@ class Portable:
         return rows
 
     def norm(self, rows: str, weight: str) -> str:
-        """In float16 each row is divided by its largest value first: squares would overflow."""
+        """In float16 each row is divided by its largest value first: squares would overflow.
+
+        Both are made an eighth before: QNN's HTP multiplies by the inverse, which must not be less
+        than LEAST.
+        """
         writer, epsilon = self.writer, self._geometry.norm_epsilon
         if writer.real_type == TensorProto.FLOAT16:
+            rows = writer.node("Mul", rows, writer.scalar(EIGHTH))
             largest = writer.node("ReduceMax", writer.node("Abs", rows), axes=[-1])
-            largest = writer.node("Max", largest, writer.scalar(2.0**-12))
+            largest = writer.node("Max", largest, writer.scalar(LEAST))
             rows = writer.node("Div", rows, largest)
-            root = writer.node("Div", writer.scalar(np.sqrt(epsilon)), largest)
+            root = writer.node("Div", writer.scalar(np.sqrt(epsilon) * EIGHTH), largest)
             added = writer.node("Mul", root, root)
         else:
             added = writer.scalar(epsilon)

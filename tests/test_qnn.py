@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from export import gguf_file
 from export.calibrate import bounds_of
 from export.graph import build_graphs, graph_file, portable_context
 from export.model import Model
@@ -22,6 +23,7 @@ from runtime.branches import Branches
 from runtime.errors import ProviderError
 from runtime.manifest import Flavour, Precision
 from runtime.portable import PortableSession
+from tests import tiny
 from tests.graphs import TEXT, tiny_model
 
 pytestmark = pytest.mark.skipif(find_spec("onnxruntime_qnn") is None, reason="QNN is not installed")
@@ -83,6 +85,16 @@ def test_a_graph_is_whole_there_and_near_the_cpus_answer(
     found = answers(folders[precision], flavour, model, "QNN")
     apart = np.abs(found - due).max() / np.ptp(due)
     assert 0 < apart < BOUNDS[flavour, precision]
+
+
+def test_a_norm_of_an_outlier_is_right_in_float16(tmp_path: Path) -> None:
+    """To HTP the inverse of more than 16,384 is nothing; the reference model has 25,000."""
+    weights = tiny.tensors()
+    weights["token_embd.weight"][TEXT[1], 5] = 25_000
+    outlying = gguf_file.read(tiny.write_gguf(tmp_path / "tiny.gguf", weights=weights)).model
+    build_graphs(outlying, "fp16", tmp_path, flavours=["portable"])
+    due, found = (answers(tmp_path, "portable", outlying, name) for name in ("CPU", "QNN"))
+    assert np.abs(found - due).max() / np.ptp(due) < BOUNDS["portable", "fp16"]
 
 
 def test_sessions_of_two_threads_answer_as_one_alone(
