@@ -70,7 +70,8 @@ class _Doctor:
         found = self._examined(options)
         report = document(**found)
         if options.report:
-            self._print("\n".join(rows(report)))
+            for row in rows(report):
+                self._print(row)
             for reason in report["pair"]["reasons"]:
                 self.screen.note(reason)
         elif options.json:

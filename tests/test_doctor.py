@@ -1,6 +1,7 @@
 """The doctor for real, on this machine: its children, and what providers print."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.doctor_tries import Tries
+from runtime.doctor_tries import Tries, ask
+from runtime.errors import ProviderError
 from runtime.manifest import Manifest
 from runtime.providers import PROVIDERS, Place
 
@@ -50,3 +52,13 @@ def test_greedy_tokens_are_compared_in_a_child(tiny_bundle: Path) -> None:
     assert (found["rows"], found["equal"]) == (3, 3)
     assert 0 < found["largest_difference"] < 1e-3 * found["spread"]
     assert "Comparing 3 tokens of target/fp32/portable" in said[-1]
+
+
+def test_a_provider_that_ends_the_process_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "onnxruntime_ep_migraphx.py"
+    package.write_text("import os\ndef get_library_path(): os.abort()\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ProviderError, match=r"Listing MIGraphX ended its process, .*SIGABRT"):
+        ask("listing", {"libraries": {"MIGraphX": None}}, "Listing MIGraphX", 55.0)

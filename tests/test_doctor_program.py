@@ -150,6 +150,8 @@ def test_a_row_of_a_graph_that_fails_says_so(tiny_bundle: Path) -> None:
     assert "| fails: It / ended. By SIGSEGV. | – | " in stdout
     assert stdout.count("|") == 9
     assert "target: It | ended." in stderr
+    code, stdout, _ = doctor("-m tiny -e WebGPU --report --precision int8", own, tiny_bundle)
+    assert (code, stdout) == (2, ""), "it takes none"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """The table of providers, and that docs/providers.md says the same."""
 
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from runtime.doctor_flags import parse
+from runtime.manifest import Flavour
 from runtime.providers import BEST, KINDS, PROVIDERS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "providers.md").read_text(
@@ -22,12 +26,33 @@ def test_the_order_by_kind_names_providers_that_have_the_kind() -> None:
             assert key in BEST[kind], "a word could never mean it"
 
 
+def section_of(title: str) -> list[str]:
+    """The lines of a section of the page."""
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0].splitlines()
+
+
+@pytest.mark.parametrize("key", PROVIDERS)
+def test_every_provider_has_been_run_or_has_a_command_that_runs_it(key: str) -> None:
+    rows = [line for line in section_of("What was run") if line.startswith(f"| {key} | ")]
+    assert rows, f"{key} has no row"
+    for row in rows:
+        assert row.count("|") == 9, "as mirror-doctor --report prints them"
+        named = re.search("`(mirror-doctor [^`]*)`", row)
+        if named is None:
+            assert row.split(" | ")[2] in get_args(Flavour)
+            continue
+        options = parse(named[1].split()[1:])
+        assert options.report
+        asked = options.asked["target"]
+        assert asked["execution_provider"] == key
+        assert asked["device"] in PROVIDERS[key].devices
+
+
 @pytest.mark.parametrize("key", PROVIDERS)
 def test_the_page_lists_every_provider_and_option(key: str) -> None:
     provider = PROVIDERS[key]
-    (row,) = (
-        line for line in PAGE.splitlines() if line.startswith(f"| {key} | ") and "fp32" in line
-    )
+    table = section_of("The table")
+    (row,) = (line for line in table if line.startswith(f"| {key} | ") and "fp32" in line)
     for name in (provider.distribution, provider.built_in):
         assert name is None or name.removesuffix(", for macOS") in row
     assert ("Windows ML" in row) == provider.windows_ml
