@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,7 +94,8 @@ def _how(code: int) -> str:
 
 def _tail(log: Path) -> str:
     """The end of what a child printed, as a sentence; nothing where it printed nothing."""
-    text = " ".join(log.read_text(encoding="utf-8", errors="replace").split())
+    printed = log.read_text(encoding="utf-8", errors="replace")
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", printed).split())  # without colours
     return f" It said at last: {text[-TAIL_CHARACTERS:]}" if text else ""
 
 

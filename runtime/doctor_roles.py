@@ -189,9 +189,12 @@ def _try(
         )
     trial = tries.trial(manifest, role, graph, place)
     checked.trial = dataclasses.asdict(trial)
-    if tokens is not None:
-        checked.greedy = tries.greedy(manifest, role, graph, place, tokens)
     judge(trial, place, f"The graph {checked.name}")
+    if tokens is not None:
+        try:
+            checked.greedy = tries.greedy(manifest, role, graph, place, tokens)
+        except ProviderError as error:  # what was tried before stands
+            tries.tell(str(error))
 
 
 def apart(found: Mapping[str, Any]) -> str:

@@ -63,7 +63,7 @@ def _row(role: Report, graph: Report, found: Report, machine: Mapping[str, Any])
     tried = [each for each in (graph["trial"], graph["greedy"]) if each is not None]
     far = max(tried, key=_share, default=None)
     beside = "–" if far is None else apart(far).removeprefix("off by ")
-    equal = "–"
+    equal = "–" if graph["trial"] is None or graph["reason"] else "not done"
     if graph["greedy"] is not None:
         equal = f"{graph['greedy']['equal']} of {graph['greedy']['rows']}"
     if graph["reason"] is not None:

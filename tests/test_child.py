@@ -47,9 +47,10 @@ def test_what_the_child_says_is_raised() -> None:
     ],
 )
 def test_a_child_that_dies_is_named_with_what_it_printed(code: str, how: str) -> None:
+    printed = r"print('a \x1b[0;93mword', flush=True)"
     message = rf"^Trying it ended its process, {how}\. It said at last: a word b\. "
     with pytest.raises(ProviderError, match=message.replace(r"b\.", "b")):
-        child(f"print('a word', flush=True); print('b', file=sys.stderr, flush=True); {code}")
+        child(f"{printed}; print('b', file=sys.stderr, flush=True); {code}")
     with pytest.raises(ProviderError, match=rf"{how}\. Take another"):
         child(code)
 

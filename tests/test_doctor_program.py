@@ -141,6 +141,10 @@ def test_rows_are_for_the_table_of_the_page(tiny_bundle: Path) -> None:
         "0.5 of 10 | 3 of 4 | "
     )
     assert row.count("|") == 9
+    own.greedy = {"WebGPU": ProviderError("Not done.")}
+    code, stdout, stderr = doctor("-m tiny -e WebGPU --report", own, tiny_bundle)
+    assert (code, "| 0.01 of 8 | not done | " in stdout) == (0, True)
+    assert "Not done." in stderr
 
 
 def test_a_row_of_a_graph_that_fails_says_so(tiny_bundle: Path) -> None:

@@ -143,6 +143,17 @@ def test_a_report_is_of_every_graph_that_the_place_takes(pair: Pair) -> None:
     assert {graph.name for graph in on_cpu.graphs} == set(pair.target.target.graphs)
 
 
+def test_tokens_that_take_too_long_leave_the_trial_standing(pair: Pair) -> None:
+    late = FakeTasks(greedy={"OpenVINO": ProviderError("Not done after 55 s.")})
+    said: list[str] = []
+    check = RoleCheck("target", named=True, place=OPENVINO)
+    check_graphs(check, pair, late.tries(said.append, {}, 55.0), tokens=900)
+    graph = check.graphs[0]
+    assert (check.reason, graph.reason, graph.greedy) == (None, None, None)
+    assert graph.trial is not None
+    assert "Not done after 55 s." in said
+
+
 def test_both_models_must_fit_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [checked(pair, FakeTasks()), checked(pair, FakeTasks(), Place("CPU"))]
     each = [check.graphs[0].needed_bytes for check in checks]
