@@ -68,7 +68,7 @@ def _row(role: Report, graph: Report, found: Report, machine: Mapping[str, Any])
         equal = f"{graph['greedy']['equal']} of {graph['greedy']['rows']}"
     if graph["reason"] is not None:
         reason = " ".join(graph["reason"].replace("|", "/").split())
-        beside = f"fails: {shorten(reason, 160, placeholder=' …')}"
+        beside = f"fails: {shorten(reason, 260, placeholder=' …')}"
     parity = graph["parity"]
     own = f"{parity['largest_logit_difference']:.2g}, {parity['equal_greedy_share']:.3g}"
     ran = f"{role['model']}, {role['role']}, on {where}"
