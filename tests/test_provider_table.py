@@ -10,8 +10,9 @@ from runtime.doctor_flags import parse
 from runtime.manifest import Flavour
 from runtime.providers import BEST, KINDS, PROVIDERS
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "providers.md").read_text(
-    encoding="utf-8"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, TRAPS = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("providers.md", "traps.md")
 )
 
 
@@ -71,3 +72,14 @@ def test_every_ep_name_is_its_own() -> None:
     names = [provider.ep_name for provider in PROVIDERS.values()]
     assert len(set(names)) == len(names)
     assert all(name.endswith("ExecutionProvider") for name in names)
+
+
+def test_every_trap_on_its_page_names_tests_that_there_are() -> None:
+    rows = [line for line in TRAPS.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        tests = re.findall(r"`(\w+\.py)::(\w+)`", row)
+        assert tests, row
+        for file, name in tests:
+            text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert f"\ndef {name}(" in text, name
