@@ -14,6 +14,7 @@ from typing import Any
 
 from runtime.child import run_child
 from runtime.errors import ProviderError
+from runtime.flavours import graph_files
 from runtime.heartbeat import heartbeat
 from runtime.locate import module_command
 from runtime.manifest import STATIC, Graph, Manifest, RoleName
@@ -126,8 +127,8 @@ def try_once(
     kept = _kept(manifest, graph, place, folder)
     if kept is not None:
         return kept
-    for name in graph.rows.values() or [graph.file]:
-        keep(manifest.folder / name, place)
+    for each in graph_files(manifest.folder, graph):
+        keep(each, place)
     say(f"First use of {graph.file} on {place}: trying whether it answers as the CPU does.")
     with heartbeat(f"Trying {graph.file} on {place}", say, every_s=ALIVE_S):
         found = try_graph(manifest, role, graph, place, threads=threads)

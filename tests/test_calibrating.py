@@ -13,6 +13,7 @@ from runtime.calibration import read_costs
 from runtime.costs import Costs, Curve
 from runtime.layout import Layout
 from runtime.manifest import Manifest
+from runtime.providers import as_place
 
 SETTINGS: dict[str, Any] = {
     "precision": "fp32",
@@ -88,6 +89,13 @@ def test_whatever_changes_the_costs_changes_where_they_are_kept(pair: Pair) -> N
 def test_two_providers_work_at_once_only(pair: Pair) -> None:
     assert pair.sharings == ("at once", "in turn")
     assert dataclasses.replace(pair, draft_provider="OpenVINO").sharings == ("at once",)
+
+
+def test_both_places_keep_what_is_compiled(pair: Pair, tmp_path: Path) -> None:
+    kept = pair.keeping(tmp_path, print)
+    assert as_place(kept.provider).compiled == as_place(kept.draft_provider).compiled == tmp_path
+    layout = pair.layout("at once")
+    assert kept.costs_path(tmp_path, layout) == pair.costs_path(tmp_path, layout)
 
 
 def test_a_table_for_a_person() -> None:
