@@ -9,7 +9,7 @@ from runtime.doctor_advice import best_pair, is_installed, of_listing, of_role
 from runtime.doctor_roles import Pair, RoleCheck, check_memory
 from runtime.doctor_tries import Found
 from runtime.errors import BundleError
-from runtime.flavours import choose_graph
+from runtime.flavours import choose_graph, suited
 from runtime.manifest import RoleName
 from runtime.memory import available_bytes
 from runtime.providers import PROVIDERS, Place, Surroundings
@@ -36,6 +36,8 @@ def document(
     if pair is not None and any(check.graphs for check in checks):
         needed, short = check_memory(list(checks), pair)
         reasons += [] if short is None else [short]
+    if pair is not None:
+        advice += [text for check in checks for text in _other_precisions(check, pair)]
     if len(builds := machine["onnxruntime_packages"]) > 1:
         advice.append(
             f"Several builds of onnxruntime are installed ({', '.join(builds)}) and overwrite each "
@@ -85,6 +87,20 @@ def document(
         }
     )
     return found
+
+
+def _other_precisions(check: RoleCheck, pair: Pair) -> list[str]:
+    """Of a target whose graph fails in its place, which precisions the bundle has there besides."""
+    found = pair.of(check.role)
+    if check.role != "target" or check.reason is None or not check.graphs or found is None:
+        return []
+    assert check.place is not None  # a graph was tried there
+    tried = {graph.precision for graph in check.graphs}
+    others = {graph.precision: None for graph in suited(*found, check.place)}
+    left = [each for each in others if each not in tried]
+    if not left:
+        return []
+    return [f"The bundle has other graphs for {check.place}: --precision {' or '.join(left)}."]
 
 
 def _finite(value: Any) -> Any:

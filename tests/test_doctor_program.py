@@ -92,6 +92,17 @@ def test_a_pair_that_cannot_run_fails_and_says_why(
     assert says in stdout
 
 
+def test_another_precision_is_named_where_one_fails(tiny_bundle: Path) -> None:
+    own = tasks(trials={"OpenVINO": ProviderError("No numbers.")})
+    own.listing = {**own.listing, "OpenVINO": listed(device("CPU"))}
+    own.places = {"target": place("OpenVINO", "CPU")}
+    code, stdout, _ = doctor("-m tiny -e OpenVINO", own, tiny_bundle)
+    assert code == 1
+    assert "advice: The bundle has other graphs for OpenVINO on CPU: --precision int8.\n" in stdout
+    code, stdout, _ = doctor("-m tiny -e OpenVINO --report", own, tiny_bundle)
+    assert (code, "other graphs" in stdout) == (1, False)
+
+
 def test_the_surroundings_decide_the_advice() -> None:
     own = tasks(smoke={"WebGPU": ProviderError("It failed.")})
     hint = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1"
