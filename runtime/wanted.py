@@ -57,7 +57,8 @@ def best_first(role: RoleName, place: str | Place) -> list[str]:
     pairs = [(flavour, each) for flavour in taken.flavours for each in taken.precisions]
     if role == "target":
         pairs.sort(key=lambda pair: taken.precisions.index(pair[1]))
-    return [f"{flavour}-{each}" for flavour, each in pairs if each in PRECISIONS[flavour]]
+    keys = [f"{flavour}-{each}" for flavour, each in pairs if each in PRECISIONS[flavour]]
+    return [key for key in keys if key not in taken.apart]
 
 
 def build_command(manifest: Manifest, role: RoleName, key: str) -> str:

@@ -13,10 +13,16 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from export.calibrate import bounds_of
+from export.graph import build_graphs, portable_context
 from runtime import open_session
 from runtime.errors import ProviderError, UsageError
+from runtime.manifest import Flavour, Precision
+from runtime.portable import PortableSession
 from runtime.providers import PROVIDERS, Place, load, register, resolve, strays, version
 from runtime.providers.options import read_options
+from runtime.wanted import best_first
+from tests.graphs import TEXT, tiny_model
 
 BOUNDS = {"OpenVINO": 1e-4, "QNN": 0.05}  # QNN computes in float16
 
@@ -53,6 +59,67 @@ def test_a_portable_graph_runs_whole_and_near_the_cpus_answer(key: str, tiny_bun
     assert np.abs(found - known).max() < BOUNDS[key]
     assert np.abs(known).max() > BOUNDS[key]
     assert version(key)[0].isdigit()
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model's static graphs that OpenVINO takes, in a folder for each precision."""
+    model, folder = tiny_model(tmp_path_factory.mktemp("gguf")), tmp_path_factory.mktemp("graphs")
+    bounds = bounds_of(model, [TEXT.tolist()])
+    made: dict[Precision, tuple[Flavour, ...]]
+    made = {"fp32": ("portable",), "fp16": ("portable",), "int8": ("portable", "npu")}
+    for precision, flavours in made.items():
+        (folder / precision).mkdir()
+        build_graphs(model, precision, folder / precision, flavours=flavours, bounds=bounds)
+    return folder
+
+
+def answers(folder: Path, graph: str, hint: str | None = None) -> NDArray[np.float32]:
+    """Logits of a text by the CPU provider; by OpenVINO where it is told a precision to compute in.
+
+    All of the graph runs there, or loading would fail.
+    """
+    flavour, precision = graph.split("-")
+    model = tiny_model(folder)
+    files = {4: folder / precision / f"{flavour}-4-rows.onnx"}
+    place = Place("CPU")
+    if hint is not None:
+        config = json.dumps({"CPU": {"INFERENCE_PRECISION_HINT": hint}})
+        place = resolve("draft", provider="OpenVINO", options={"load_config": config})
+    slots = portable_context(model)
+    session = PortableSession(files, model.geometry, slots=slots, threads=1, provider=place)
+    return session.extend(TEXT[:30], num_logits=30).copy()
+
+
+@needs("OpenVINO")
+@pytest.mark.parametrize(
+    ("graph", "hint", "bound"),
+    [
+        ("portable-fp16", "f32", 0.1),
+        ("portable-fp16", "f16", 0.1),
+        ("portable-int8", "f32", 2.0),
+        ("npu-int8", "f32", 2.0),
+        ("npu-int8", "f16", 2.0),
+    ],
+)
+def test_openvino_runs_halves_and_bytes_whole_and_near_float32(
+    graph: str, hint: str, bound: float, graphs: Path
+) -> None:
+    known = answers(graphs, "portable-fp32")
+    found, here = answers(graphs, graph, hint), answers(graphs, graph)
+    assert np.abs(here - known).max() < bound, "what the graph itself costs"
+    assert np.abs(found - known).max() < bound
+    assert (found.argmax(axis=1) == known.argmax(axis=1)).mean() > 0.8
+    assert np.ptp(known) > 5 * bound
+
+
+@needs("OpenVINO")
+def test_a_graph_that_is_no_number_in_float16_is_not_taken_where_that_is_computed_in(
+    graphs: Path,
+) -> None:
+    assert np.isnan(answers(graphs, "portable-int8", "f16")).any()
+    for kind in ("GPU", "NPU"):
+        assert "portable-int8" not in best_first("draft", Place("OpenVINO", kind))
 
 
 @every

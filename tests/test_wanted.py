@@ -34,11 +34,9 @@ def test_every_place_has_a_graph_that_can_be_built() -> None:
 
 def test_a_target_takes_the_better_precision_and_a_draft_the_quicker_flavour() -> None:
     assert best_first("target", QNN) == [
-        *("portable-fp16", "portable-fp32", "npu-int8", "portable-int8", "npu-int4")
+        *("portable-fp16", "portable-fp32", "npu-int8", "npu-int4")
     ]
-    assert best_first("draft", QNN) == [
-        *("npu-int8", "npu-int4", "portable-fp16", "portable-fp32", "portable-int8")
-    ]
+    assert best_first("draft", QNN) == [*("npu-int8", "npu-int4", "portable-fp16", "portable-fp32")]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +52,7 @@ def test_a_target_takes_the_better_precision_and_a_draft_the_quicker_flavour() -
         (QNN, WEBGPU, None, {"target": "portable-fp16", "draft": "gpu-fp16"}),
         (QNN, WEBGPU, "int8", {"target": "npu-int8", "draft": "gpu-fp16"}),
         (CPU, QNN, "int8", {"draft": "npu-int8"}),
+        (OPENVINO["GPU"], CPU, "int8", {"target": "npu-int8"}),
         (CPU, OPENVINO["CPU"], "int8", {"draft": "portable-fp32"}),
         (
             OPENVINO["CPU"],

@@ -15,10 +15,14 @@ KINDS: tuple[Kind, ...] = ("CPU", "GPU", "NPU")
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """The graphs that a provider takes on one kind of device, best first."""
+    """The graphs that a provider takes on one kind of device, best first.
+
+    apart: those of these flavours and precisions that it does not run, or not rightly.
+    """
 
     flavours: tuple[Flavour, ...]
     precisions: tuple[Precision, ...]
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

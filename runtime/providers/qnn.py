@@ -123,8 +123,11 @@ def _merge(defaults: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
 QNN = Provider(
     "QNNExecutionProvider",
     {
-        # Of the portable ones int8 comes last: its operators are not there, and loading says so.
-        "NPU": Takes(("npu", "portable"), ("fp16", "fp32", "int8", "int4")),
+        "NPU": Takes(
+            ("npu", "portable"),
+            ("fp16", "fp32", "int8", "int4"),
+            apart=("portable-int8",),  # its operators are not there
+        ),
         "GPU": Takes(("portable",), ("fp16", "fp32")),
     },
     package="onnxruntime_qnn",
