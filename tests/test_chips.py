@@ -5,6 +5,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from export.__main__ import main
@@ -12,6 +13,7 @@ from runtime import providers
 from runtime.errors import ProviderError
 from runtime.flavours import choose_graph, graph_files
 from runtime.manifest import Manifest
+from tests.test_plugins import feeds
 
 with_qnn = pytest.mark.skipif(find_spec("onnxruntime_qnn") is None, reason="QNN is not installed")
 
@@ -43,8 +45,17 @@ def test_two_chips_by_name_and_number_are_compiled_once_and_found_by_a_session(
     asked = {"soc_model": "57", "vtcm_mb": "4", "htp_performance_mode": "burst"}
     place = providers.resolve("target", provider="QNN", options=asked)
     graph = choose_graph(Manifest.load(tiny_bundle), "target", place)
-    for path in graph_files(tiny_bundle, graph):
+    files = graph_files(tiny_bundle, graph)
+    for path in files:
         assert providers.keep(path, place.keeping(out, compiled_again)) is not None
+    for chip in ("57", "69"):
+        place = providers.resolve("target", provider="QNN", options=asked | {"soc_model": chip})
+        plain, kept = (
+            providers.load(files[0], threads=1, name=each)
+            for each in (place, place.keeping(out, compiled_again))
+        )
+        given = feeds(plain)
+        assert np.array_equal(*(each.run(["logits"], given)[0] for each in (plain, kept)))
 
 
 @with_qnn
