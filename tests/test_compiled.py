@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import onnx
 import pytest
 
 from runtime import compiled, integrity
@@ -227,3 +228,12 @@ def test_a_long_compiling_shows_that_it_lives(desk: Desk, monkeypatch: pytest.Mo
     monkeypatch.setattr(desk, "compile", slow)
     desk.get()
     assert desk.said[1] == "  … Compiling portable-4-rows.onnx for QNN: 0 s so far"
+
+
+def test_a_graphs_weights_all_lie_in_the_file_that_is_hashed(tiny_bundle: Path) -> None:
+    found = set()
+    for path in tiny_bundle.rglob("*.onnx"):
+        model = onnx.load(path, load_external_data=False)
+        for tensor in model.graph.initializer:
+            found |= {entry.value for entry in tensor.external_data if entry.key == "location"}
+    assert found == {compiled.WEIGHTS_FILE}
