@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from runtime import models, open_session, providers, trial
-from runtime.errors import ProviderError
+from runtime import draft_model, models, open_session, providers, trial
+from runtime.errors import ProviderError, UsageError
+from runtime.flavours import open_graph
 from runtime.manifest import Manifest
 from runtime.probe import Exactness
 from runtime.providers import Place, resolve
@@ -186,7 +187,20 @@ def test_a_device_that_software_plays_is_never_bitwise(
     assert presumed(None, graph, Place("CPU")) is None
 
 
+@pytest.fixture
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have sessions load on the CPU provider, which is faster, whatever they ask for."""
+
+    def opened(*given: Any, **settings: Any) -> Any:
+        return open_graph(*given, **settings | {"provider": "CPU"})
+
+    monkeypatch.setattr(models, "open_graph", opened)
+    monkeypatch.setattr(draft_model, "open_graph", opened)
+    monkeypatch.setattr(trial, "keep", lambda _file, _place: None)
+
+
 @needs_openvino
+@pytest.mark.usefixtures("on_the_cpu")
 def test_a_session_tries_its_models_before_they_work(
     tries: Tries, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,13 +210,17 @@ def test_a_session_tries_its_models_before_they_work(
         "draft_execution_provider": "OpenVINO",
         "precision": "int8",
     }
+    both = settings | {"execution_provider": "OpenVINO"}
     for _ in range(2):
-        with open_session(tiny_bundle, progress=tries.said.append, **settings) as session:
+        with open_session(tiny_bundle, progress=tries.said.append, **both) as session:
             session.strategy = "mirror"  # with threads of its own, so a new worker
-    assert tries.asked == [("draft", "portable-fp32", OPENVINO)]
-    assert [line for line in tries.said if "trying whether" in line] == [
-        "First use of target/fp32/portable-4-rows.onnx on OpenVINO on CPU: trying whether it "
-        "answers as the CPU does."
+    assert tries.asked == [
+        ("target", "portable-int8", OPENVINO),
+        ("draft", "portable-fp32", OPENVINO),
+    ]
+    assert [line.partition(" on")[0] for line in tries.said if "trying whether" in line] == [
+        "First use of target/int8/portable-4-rows.onnx",
+        "First use of target/fp32/portable-4-rows.onnx",
     ]
     tries.found = WRONG
     shutil.rmtree(tmp_path / "probes")
@@ -211,14 +229,22 @@ def test_a_session_tries_its_models_before_they_work(
         open_session(tiny_bundle, **settings)
     assert threading.active_count() == threads
     monkeypatch.setattr(models, "open_graph", pytest.fail)
-    with pytest.raises(
-        ProviderError, match=r"^The target's graph portable-int8 on OpenVINO on CPU"
-    ):
-        open_session(tiny_bundle, execution_provider="OpenVINO", **settings)
-    assert [asked[:2] for asked in tries.asked] == [
-        *[("draft", "portable-fp32")] * 2,
-        ("target", "portable-int8"),
-    ]
+    with pytest.raises(ProviderError, match=r"^The target's graph portable-int8 on OpenVINO"):
+        open_session(tiny_bundle, **both)
+
+
+@needs_openvino
+@pytest.mark.usefixtures("on_the_cpu", "tries")
+def test_a_target_that_software_plays_is_not_probed_and_takes_no_trees(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "device_of", lambda _place: SimpleNamespace(emulated=True))
+    monkeypatch.setattr(models, "exactness", pytest.fail)
+    settings: dict[str, Any] = {"cache_dir": tmp_path, "execution_provider": "OpenVINO"}
+    with open_session(tiny_bundle, draft="none", **settings) as session:
+        assert session.settings["exactness"] == "near-tie"
+    with pytest.raises(UsageError, match="Trees need a target whose logits do not depend on"):
+        open_session(tiny_bundle, num_siblings=1, strategy="speculative", **settings)
 
 
 WIDE = dataclasses.replace(OPENVINO, wide=True)
@@ -263,9 +289,8 @@ def test_a_right_provider_for_real(tiny_bundle: Path) -> None:
     assert found.spread > 1
     assert (found.equal, found.rows) == (27, 27)
     assert found.seconds > 0
-    with pytest.raises(
-        ProviderError, match=r"^A fused graph runs on CPU only, and not on OpenVINO"
-    ):
+    message = r"^A fused graph runs on CPU only, and not on OpenVINO on CPU\.$"
+    with pytest.raises(ProviderError, match=message):  # as the child said it
         try_graph(manifest, "target", manifest.target.graphs["fused-fp32"], OPENVINO)
 
 
