@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from export import reference
 from export.gpu import PRECISIONS
 from export.graph import build_graphs, graph_file
 from export.model import Model
+from runtime import fused as fused_module
 from runtime.branches import Branches
 from runtime.errors import BuildError
 from runtime.fused import FusedSession
@@ -110,6 +112,54 @@ def test_nodes_are_forgotten_and_the_context_is_filled_to_its_end(
     np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(folder))
     session.crop(11)
     np.testing.assert_allclose(session.extend(TEXT[:12]), wanted[2:], rtol=0, atol=bound(folder))
+
+
+def test_only_operators_that_every_runtime_reads(folder: Path) -> None:
+    model = onnx.load(folder / graph_file("gpu"), load_external_data=False)
+    assert model.ir_version == 8
+    assert {entry.domain: entry.version for entry in model.opset_import} == {
+        "": 17,
+        "com.microsoft": 1,
+    }
+    assert {node.domain for node in model.graph.node} == {"", "com.microsoft"}
+    assert not model.functions
+
+
+def test_only_the_logits_that_are_asked_for_are_computed_and_brought(
+    folder: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row of a prompt's chunk, the proposal's of a round, nodes of a tree: no others."""
+    brought: list[int] = []
+
+    class Kept(fused_module._Call):  # where a call's arrays are bound
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            super().__init__(*given, **settings)
+            self.count = len(given[3])
+
+        def binding(self, part: int) -> Any:
+            brought.append(self.count)
+            return super().binding(part)
+
+    monkeypatch.setattr(fused_module, "_Call", Kept)
+    monkeypatch.setattr(FusedSession, "chunk", 10)
+    session = fused(folder, model, flavour="gpu")
+    session.extend(TEXT[:35])
+    assert brought == [1, 1, 1, 1], "four chunks"
+    brought.clear()
+    session.extend(TEXT[:40], num_logits=5)
+    found = session.extend(TEXT[:43], num_logits=3, branches=Branches((5, 6, 7), (41, 43, 40)))
+    assert brought == [5, 6] == [5, len(found)]
+    graph = onnx.load(folder / graph_file("gpu"), load_external_data=False).graph
+    gathers = [node for node in graph.node if "logits_rows" in node.input]
+    assert len(gathers) == 1
+    seen = set(gathers[0].output)
+    products = 0
+    for node in graph.node:
+        if seen & set(node.input):
+            seen |= set(node.output)
+            products += node.op_type in ("MatMul", "Gemm", "MatMulNBits")
+    assert products == 1, "the head alone comes after the choice of rows"
+    assert "logits" in seen
 
 
 def test_no_row_is_doubled_and_no_position_told(folder: Path) -> None:
