@@ -68,7 +68,7 @@ def test_two_chips_by_name_and_number_are_compiled_once_and_found_by_a_session(
         (
             "--chip 57 --graph fused-fp32",
             2,
-            "no graph fused-fp32 for QNN on NPU; it has portable-fp32.",
+            "for QNN on NPU; it has portable-fp32.",
         ),
         ("--chip 57 --graph npu-int4", 2, "has no graph npu-int4 for QNN on NPU; it has portable-"),
         ("--chip 57 --graph portable-int8", 2, "has no graph portable-int8 for QNN on NPU; it "),
