@@ -32,6 +32,7 @@ writes its keys one place further, where the next token's belong; nothing ever r
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -69,7 +70,7 @@ def build_fused(
 class Fused:
     """Operators of ONNX Runtime's own, one attention node for each lane; rows are [n, 1, width]."""
 
-    integer = np.int64
+    integer: type[np.integer[Any]] = np.int64
 
     def __init__(self, writer: GraphWriter, model: Model, linear: Linear, lanes: int) -> None:
         self.writer, self.linear = writer, linear

@@ -2,7 +2,7 @@
 
 Inputs, for S rows of one text and T keys in the cache after the call:
 
-    tokens [S] int64
+    tokens [S] int32                   which WebGPU compares, as mask tokens need; int64 it does not
     logits_rows [R] int64              the rows whose logits are wanted
     key_lengths.0 [1] int32            T, less one
     total_lengths.0 [] int32           T
@@ -52,6 +52,8 @@ def build_gpu(
 class Gpu(Fused):
     """Operators of ONNX Runtime's own; rows are [1, n, width]."""
 
+    integer = np.int32
+
     def __init__(self, writer: GraphWriter, model: Model, linear: Linear) -> None:
         super().__init__(writer, model, linear, lanes=1)
         cosine, sine = (writer.node("Gather", table, "places", axis=0) for table in self._rotary)
@@ -91,7 +93,7 @@ def _signature(
     info = helper.make_tensor_value_info
     names, shape = cache_names(range(model.geometry.layers)), cache_shape(model)
     inputs = [
-        info("tokens", TensorProto.INT64, ["tokens"]),
+        info("tokens", TensorProto.INT32, ["tokens"]),
         info("logits_rows", TensorProto.INT64, ["rows"]),
         info("key_lengths.0", TensorProto.INT32, [1]),
         info("total_lengths.0", TensorProto.INT32, []),

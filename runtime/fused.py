@@ -65,7 +65,9 @@ class FusedSession(GraphSession[Buffers]):
         load = partial(providers.load, name=provider, threads=threads, cores=cores, sharing=sharing)
         self._place = providers.as_place(provider)
         self._parts = self._load(load, path, geometry.layers)
-        self._real = providers.input_type(self._parts[0].session, "past.0.0.key")
+        first = self._parts[0].session
+        self._real = providers.input_type(first, "past.0.0.key")
+        self._whole = providers.input_type(first, "tokens")
         if cache is None:
             longest = min(context or geometry.context, geometry.context)
             cache = Buffers(geometry, longest, self._real, self._place)
@@ -151,6 +153,7 @@ class FusedSession(GraphSession[Buffers]):
                 self.cache,
                 logits,
                 handed_over,
+                whole=self._whole,
                 attended=max(width, self._least),
                 copies=providers.has_own_memory(self._place),
             )
@@ -181,14 +184,18 @@ class _Call:
         logits: NDArray[np.float32],
         handed_over: NDArray[Any],
         *,
+        whole: np.dtype[Any],
         attended: int,
         copies: bool,
     ) -> None:
-        """`handed_over` [2, rows, 1, hidden] is written by each part but the last."""
+        """`handed_over` [2, rows, 1, hidden] is written by each part but the last.
+
+        whole: the type of a graph's tokens.
+        """
         width = handed_over.shape[1]
         self.handed_over = handed_over
         self._attended = attended
-        self._tokens = np.zeros(width, np.int64)
+        self._tokens = np.zeros(width, whole)
         self._key_length = np.zeros(1, np.int32)
         self._total_length = np.zeros((), np.int32)
         self._positions = np.zeros((1, attended), np.int64)

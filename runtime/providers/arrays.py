@@ -9,6 +9,13 @@ from numpy.typing import NDArray
 
 from runtime.errors import BundleError
 
+TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+
 
 def bind(
     binding: ort.IOBinding,
@@ -29,9 +36,11 @@ def bind(
 
 
 def input_type(session: ort.InferenceSession, name: str) -> np.dtype[Any]:
-    """The numpy type of the float32 or float16 input `name`; BundleError where there is none."""
-    types = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+    """The numpy type of the input `name`: float32, float16, int32 or int64.
+
+    BundleError where there is none.
+    """
     for item in session.get_inputs():
-        if item.name == name and item.type in types:
-            return np.dtype(types[item.type])
-    raise BundleError(f"A graph has no input {name} of real numbers; build the bundle again.")
+        if item.name == name and item.type in TYPES:
+            return np.dtype(TYPES[item.type])
+    raise BundleError(f"A graph has no input {name} of a known type; build the bundle again.")
