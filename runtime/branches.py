@@ -71,3 +71,16 @@ class Rows:
             np.concatenate([np.arange(cached, cached + count), self.positions]),
             np.concatenate([chain, self.sees]),
         )
+
+    def trees(self) -> list[NDArray[np.int64]]:
+        """These rows by their first ancestor among them: the numbers of each tree's, in order."""
+        roots = self.sees[:, -len(self) :].argmax(axis=1) if len(self) else np.zeros(0, np.int64)
+        return [np.flatnonzero(roots == root) for root in np.unique(roots)]
+
+    def some(self, numbers: NDArray[np.int64]) -> "Rows":
+        """Those of these rows [r], which must be whole trees, without the places of the others."""
+        before = self.sees.shape[1] - len(self)
+        places = np.concatenate([np.arange(before), before + numbers])
+        return Rows(
+            self.tokens[numbers], self.positions[numbers], self.sees[np.ix_(numbers, places)]
+        )

@@ -99,6 +99,23 @@ class FusedSession(GraphSession[Buffers]):
         self._calls.clear()
 
     def _feed(self, tokens: NDArray[np.int64], num_logits: int, nodes: Rows) -> NDArray[np.float32]:
+        """One call of the graph; trees for which it has no room follow in calls of their own."""
+        if self._widest is None or len(tokens) + len(nodes) <= self._widest:
+            return self._run(tokens, num_logits, nodes)
+        found = np.empty((num_logits + len(nodes), self.logits_width), np.float32)
+        groups, room = [np.zeros(0, np.int64)], self._widest - len(tokens)
+        for tree in nodes.trees():
+            if len(groups[-1]) + len(tree) > room:
+                groups.append(np.zeros(0, np.int64))
+                room = self._widest
+            groups[-1] = np.append(groups[-1], tree)
+        given = self._run(tokens, num_logits, nodes.some(groups[0]))
+        found[:num_logits], found[num_logits + groups[0]] = given[:num_logits], given[num_logits:]
+        for group in groups[1:]:
+            found[num_logits + group] = self._run(tokens[:0], 0, nodes.some(group))
+        return found
+
+    def _run(self, tokens: NDArray[np.int64], num_logits: int, nodes: Rows) -> NDArray[np.float32]:
         """One call of the graph, in which the nodes come last."""
         rows, wanted = len(tokens) + len(nodes), num_logits + len(nodes)
         if self._widest is not None and rows > self._widest:

@@ -74,3 +74,21 @@ def test_what_is_hidden_weighs_nothing_in_any_precision() -> None:
         hidden = real(HIDDEN)
         assert np.isfinite(hidden)
         assert np.exp(hidden + real(1000)) == 0
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_rows_part_into_whole_trees(length: int) -> None:
+    for parents in all_parents(length, 4):
+        rows = Branches(tuple(range(10, 10 + len(parents))), parents).behind(length)
+        trees = rows.trees()
+        assert sorted(number for tree in trees for number in tree) == list(range(len(rows)))
+        for tree in trees:
+            own = rows.some(tree)
+            # Its nodes alone, renamed: their parents are in the text or in the tree.
+            names = {length + old: length + new for new, old in enumerate(tree)}
+            kept = tuple(names.get(parents[node], parents[node]) for node in tree)
+            assert sum(parent < length for parent in kept) == 1
+            alone = Branches(tuple(rows.tokens[tree].tolist()), kept).behind(length)
+            assert own.tokens.tolist() == alone.tokens.tolist()
+            assert own.positions.tolist() == alone.positions.tolist()
+            assert (own.sees == alone.sees).all()

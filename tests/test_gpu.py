@@ -14,7 +14,7 @@ from export.graph import build_graphs, graph_file
 from export.model import Model
 from runtime import fused as fused_module
 from runtime.branches import Branches
-from runtime.errors import BuildError
+from runtime.errors import BuildError, ProviderError
 from runtime.fused import FusedSession
 from runtime.manifest import Precision
 from tests import tiny
@@ -177,3 +177,24 @@ def test_no_row_is_doubled_and_no_position_told(folder: Path) -> None:
 def test_bytes_are_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="no precision 'int8'; it has fp32, fp16, int4"):
         build_graphs(model, "int8", tmp_path, flavours=["gpu"])
+
+
+def test_rows_that_do_not_fit_in_a_call_change_nothing(
+    both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees of up to four nodes, whose nodes lie between each other's."""
+    known, found = both
+    branches = Branches(tuple(range(30, 40)), (8, 3, 9, 10, 9, 8, 12, 14, 0, 15))
+    wanted = known.extend(TEXT[:9], num_logits=2, branches=branches).copy()
+    for widest in (4, 7, 18):
+        monkeypatch.setattr(found, "_widest", None)
+        found.crop(0)
+        found.extend(TEXT[:6])
+        monkeypatch.setattr(found, "_widest", widest)
+        given = found.extend(TEXT[:9], num_logits=2, branches=branches)
+        assert np.abs(given - wanted).max() < bound(folder)
+        assert found.length == 9
+    found.crop(6)
+    monkeypatch.setattr(found, "_widest", 2)
+    with pytest.raises(ProviderError, match="A call of 3 rows is more than CPU computes right"):
+        found.extend(TEXT[:9], num_logits=2, branches=branches)

@@ -110,6 +110,21 @@ def test_a_fused_graph_would_have_wrong_trees(model: Model, folders: dict[Precis
     assert np.abs(found[1:] - wanted[1:]).max() > 0.5
 
 
+def test_more_trees_than_fit_in_a_call_go_in_several(
+    model: Model, folders: dict[Precision, Path]
+) -> None:
+    """As a draft's look-ahead has them: chains side by side, 40 rows in all."""
+    ends = [12 if node % 4 == 0 else 13 + node - 1 for node in range(40)]
+    branches = Branches(tuple(TEXT[20:60].tolist()), tuple(ends))
+    found, wanted = (
+        fused(folders["fp32"], model, flavour="gpu", provider=name).extend(
+            TEXT[:13], num_logits=2, branches=branches
+        )
+        for name in ("WebGPU", "CPU")
+    )
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
+
+
 def test_calls_of_32_rows_would_be_wrong_and_are_refused(
     model: Model, folders: dict[Precision, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
