@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,22 +49,25 @@ def smollm() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm_shallow() -> Path:
-    """The reference model's bundle with its shallow draft."""
-    return _built("smollm2-135m-shallow")
+    """The reference model's bundle with its shallow draft, for the CPU, a GPU and an NPU."""
+    usual = ("target/usual", "draft/usual")
+    return _built("smollm2-135m-shallow", *usual, "target/gpu-fp32", "draft/portable-fp16")
 
 
-def _built(name: str) -> Path:
+def _built(name: str, *graphs: str) -> Path:
     """The bundle of a recipe, built by the command line when recipe or builder changed.
 
-    It is kept between runs in MIRROR_SD_TEST_CACHE, by default in the user's cache folder.
+    graphs: others than the recipe's. It is kept between runs in MIRROR_SD_TEST_CACHE, by default in
+    the user's cache folder.
     """
     default = default_cache_dir(os.environ, sys.platform) / "test-bundles"
     cache = Path(os.environ.get("MIRROR_SD_TEST_CACHE", default)) / name
-    folder = cache / _builder_hash(name)
+    folder = cache / _builder_hash(name, graphs)
     if folder.is_dir():
         return folder
     shutil.rmtree(cache, ignore_errors=True)
     command = [sys.executable, "-m", "export", "recipe", name, "--out", str(folder)]
+    command += [flag for graph in graphs for flag in ("--graphs", graph)]
     built = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return folder
@@ -81,14 +84,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def _builder_hash(name: str) -> str:
+def _builder_hash(name: str, graphs: Sequence[str]) -> str:
     """A hash of everything that decides what a bundle of the recipe holds."""
     recipes = ROOT / "models"
     plan = find(name, recipes).plan
     sources = sorted((ROOT / "export").glob("*.py"))
     sources += [recipes / f"{name}.json", ROOT / "runtime" / "manifest.py"]
     sources += [file.path for file in (plan.draft, plan.lenses) if file is not None]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(" ".join(graphs).encode())
     for source in sources:
         digest.update(source.read_bytes())
     return digest.hexdigest()[:12]

@@ -1,5 +1,8 @@
 """A small model on an NPU and a GPU at once, either way round; software plays both."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from tests.drafts import write_draft
 from tests.two_devices import NAMES, check_whole, loads, needs_both, partings
 
 pytestmark = needs_both
+ROOT = Path(__file__).resolve().parent.parent
 PROMPT = "the other text on the 12"
 PAIRS = [("WebGPU", "QNN"), ("QNN", "WebGPU"), ("WebGPU", "WebGPU"), ("QNN", "QNN")]
 # The target's graph, and what its logits there may be from those on the CPU, twice.
@@ -97,3 +101,39 @@ def test_the_text_is_the_cpus_whoever_runs_where(
     for place, lead in partings(bundle, known, PROMPT, answer.tokens, sampling):
         assert lead <= near_tie, f"token {place} parts from the CPU's, which led by {lead}"
     assert len(answer.tokens) == 10
+
+
+def test_a_draft_that_is_too_slow_is_dropped_and_the_text_stays(bundle: Path, cache: Path) -> None:
+    settings = asked("WebGPU", "QNN") | {"draft_time_limit_s": 0.001, "strategy": "speculative"}
+    with open_session(bundle, cache_dir=cache, **settings) as session:
+        answer = session.generate(PROMPT, Sampling(), max_new_tokens=6)
+        assert "".join(answer) == answer.text
+        assert "gave no answer within 0.001 s" in str(answer.metrics.draft_error)
+        assert not partings(
+            bundle,
+            Manifest.load(bundle).target.graphs["gpu-fp32"],
+            PROMPT,
+            answer.tokens,
+            Sampling(),
+        )
+
+
+@pytest.mark.parametrize(("target", "draft"), [("WebGPU", "QNN"), ("QNN", "WebGPU")])
+def test_ctrl_c_ends_the_chat_at_once(
+    target: str, draft: str, bundle: Path, cache: Path, opened: Opened
+) -> None:
+    """Neither provider ends a call that is under way; the chat waits for no more than that."""
+    opened(target, draft)  # tries both, so that the chat needs not
+    flags = ["-m", bundle, "--cache-dir", cache, "-e", target, "--strategy", "mirror"]
+    flags += ["--draft-execution-provider", draft, "--precision", asked(target, draft)["precision"]]
+    flags += ["--prompt", PROMPT, "--max-new-tokens", "200"]
+    command = [sys.executable, "-m", "runtime.chat", *map(str, flags)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as chat:
+        assert chat.stdout is not None
+        chat.stdout.read(1)  # an answer is under way
+        chat.send_signal(signal.SIGINT)
+        _, stderr = chat.communicate(timeout=120)  # only keeps a failure from hanging
+    assert chat.returncode == 130, stderr
+    assert b"Traceback" not in stderr
