@@ -1,6 +1,7 @@
 """A session runs where it was asked to, or an error lists what does not."""
 
 import dataclasses
+import os
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +125,21 @@ def test_other_errors_are_the_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
         BundleError, match=r"graph\.onnx cannot be loaded on DirectML on GPU: no such"
     ):
         load(Path("graph.onnx"), threads=1, name="DirectML")
+
+
+def test_what_is_printed_while_a_real_device_loads_stays_an_answer(
+    directml: type[FakeSession], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another thread's text; of software that plays a device see test_qnn.py."""
+    make = directml.__init__
+
+    def making(*arguments: Any, **named: Any) -> None:
+        os.write(1, b"text")
+        make(*arguments, **named)
+
+    monkeypatch.setattr(directml, "__init__", making)
+    load(Path("graph.onnx"), threads=1, name="DirectML")
+    assert capfd.readouterr() == ("text", "")
 
 
 def listed(key: str, kind: Any, *, emulated: bool = False) -> Device:

@@ -98,7 +98,9 @@ def _in_turn(
         options.add_provider_for_devices([device.listed], form.options)
         return _open(form.file, options, None)
 
-    with turn_on(place):
+    # Only there, as what another thread prints meanwhile, of an answer too, goes the same way.
+    quiet = printed_to_stderr() if device.emulated else contextlib.nullcontext()
+    with turn_on(place), quiet:
         session = _opened(open_session, path, place)
     return in_turn(session, place)
 
@@ -150,7 +152,7 @@ def _session_options(threads: int, cores: tuple[int, ...], sharing: Sharing) -> 
 
 
 def _open(path: Path, options: ort.SessionOptions, names: list[Any] | None) -> ort.InferenceSession:
-    with huge_pages(), printed_to_stderr():
+    with huge_pages():
         session = ort.InferenceSession(_native(path), options, providers=names)
     session.disable_fallback()
     return session
