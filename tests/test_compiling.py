@@ -5,7 +5,6 @@ OpenVINO is installed for the tests; QNN's HTP is emulated where its package is 
 
 import json
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 from runtime import open_session
 from runtime.compiled import ABOUT_FILE, GRAPH_FILE, HASHED
 from runtime.errors import ProviderError
-from runtime.providers import PROVIDERS, Place, load, resolve, strays
+from runtime.providers import Place, load, resolve, strays
+from tests.installed import each, needs
 
 CHIPS = ("57", "69")  # two generations
-HERE = [key for key in ("OpenVINO", "QNN") if find_spec(str(PROVIDERS[key].package)) is not None]
 
 
 def small(path: Path, *, scale: float = 1.0) -> Path:
@@ -66,7 +65,7 @@ class Desk:
         return sum(line.startswith("Compiled") for line in self.said)
 
 
-@pytest.mark.parametrize("key", HERE)
+@each("OpenVINO", "QNN")
 def test_a_graph_is_compiled_once_and_answers_as_before(key: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path, key)
     graph = small(tmp_path / "graph.onnx")
@@ -84,7 +83,7 @@ def test_a_graph_is_compiled_once_and_answers_as_before(key: str, tmp_path: Path
     assert (desk.times(), len(desk.folders())) == (2, 2)
 
 
-@pytest.mark.parametrize("key", HERE[-1:])
+@each("QNN")
 def test_a_file_that_is_cut_and_another_release_are_compiled_anew(key: str, tmp_path: Path) -> None:
     """A cut binary may end the process that loads it; that of another release may be refused."""
     desk = Desk(tmp_path, key)
@@ -102,7 +101,7 @@ def test_a_file_that_is_cut_and_another_release_are_compiled_anew(key: str, tmp_
     assert (desk.times(), desk.folders()) == (3, [folder])
 
 
-@pytest.mark.skipif("QNN" not in HERE, reason="QNN is not installed")
+@needs("QNN")
 def test_two_chips_have_a_binary_each(tmp_path: Path) -> None:
     """The emulator would run either for the other without a word."""
     graph = small(tmp_path / "graph.onnx")
@@ -116,7 +115,7 @@ def test_two_chips_have_a_binary_each(tmp_path: Path) -> None:
     assert len(binaries) == len(set(binaries)) == 2
 
 
-@pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
+@needs("OpenVINO")
 def test_how_many_threads_run_it_changes_nothing_of_what_is_compiled(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "OpenVINO")
     graph = small(tmp_path / "graph.onnx")
@@ -126,7 +125,7 @@ def test_how_many_threads_run_it_changes_nothing_of_what_is_compiled(tmp_path: P
     assert desk.times() == 1
 
 
-@pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
+@needs("OpenVINO")
 def test_two_that_compile_at_once_both_have_their_answer(tmp_path: Path) -> None:
     """Each in a child, as two processes would."""
     desk = Desk(tmp_path, "OpenVINO")
@@ -143,7 +142,7 @@ def test_two_that_compile_at_once_both_have_their_answer(tmp_path: Path) -> None
     assert len(desk.folders()) == 1
 
 
-@pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
+@needs("OpenVINO")
 def test_what_a_provider_does_not_take_is_said_by_the_child(
     tiny_bundle: Path, tmp_path: Path
 ) -> None:
@@ -155,7 +154,7 @@ def test_what_a_provider_does_not_take_is_said_by_the_child(
     assert [path.name for path in cache.iterdir()] in ([HASHED], [])
 
 
-@pytest.mark.skipif("OpenVINO" not in HERE, reason="OpenVINO is not installed")
+@needs("OpenVINO")
 def test_a_session_keeps_what_is_compiled_in_its_cache(tiny_bundle: Path, tmp_path: Path) -> None:
     texts: list[str] = []
     said: list[list[str]] = []

@@ -4,7 +4,6 @@ The tests bring OpenVINO, and QNN where its HTP is emulated: on x86-64 Linux.
 """
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,11 @@ from runtime.providers import PROVIDERS, Place, load, register, resolve, strays,
 from runtime.providers.options import read_options
 from runtime.wanted import best_first
 from tests.graphs import TEXT, tiny_model
+from tests.installed import each, needs
 
 BOUNDS = {"OpenVINO": 1e-4, "QNN": 0.05}  # QNN computes in float16
 
-
-def needs(key: str) -> pytest.MarkDecorator:
-    """A skip that shows, where the provider's package is missing."""
-    missing = find_spec(str(PROVIDERS[key].package)) is None
-    return pytest.mark.skipif(missing, reason=f"{key} is not installed")
-
-
-every = pytest.mark.parametrize("key", [pytest.param(key, marks=needs(key)) for key in BOUNDS])
+every = each(*BOUNDS)
 
 
 def feeds(session: Any) -> dict[str, NDArray[Any]]:

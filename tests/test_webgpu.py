@@ -1,6 +1,5 @@
 """WebGPU on a GPU that software plays: every node there, right answers, its own cache."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from runtime.errors import BundleError, ProviderError
 from runtime.fused import FusedSession
 from runtime.manifest import Precision
 from tests.graphs import TEXT, fused, portable, tiny_model
+from tests.installed import needs, needs_software_gpu
 
-SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
-pytestmark = pytest.mark.skipif(SOFTWARE not in os.environ, reason=f"{SOFTWARE} is not set")
+pytestmark = [needs("WebGPU"), needs_software_gpu]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int4")
 
 

@@ -1,10 +1,8 @@
 """Watching where graphs are loaded, and judging a text that another device's logits chose."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,9 @@ from runtime.manifest import Graph, Manifest
 from runtime.providers import PROVIDERS, Place, as_place
 from runtime.sampling import Sampling, choose, margin
 from runtime.text import Text
+from tests.installed import needs, needs_software_gpu
 
-SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
-needs_both = [
-    pytest.mark.skipif(find_spec("onnxruntime_qnn") is None, reason="QNN is not installed"),
-    pytest.mark.skipif(SOFTWARE not in os.environ, reason=f"{SOFTWARE} is not set"),
-]
+needs_both = [needs("QNN"), needs_software_gpu]
 NAMES = {key: PROVIDERS[key].ep_name for key in ("QNN", "WebGPU")}
 
 
