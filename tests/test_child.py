@@ -1,7 +1,9 @@
 """A child that works with a provider: its answer, and every way it may end."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,6 +13,8 @@ import pytest
 
 from runtime.child import run_child
 from runtime.errors import ProviderError
+
+ROOT = Path(__file__).resolve().parent.parent
 
 FOUND = '{"largest_difference": 0.5, "spread": 10.0, "rows": 4, "equal": 3}'
 ANSWER = "import json, sys; file = json.loads(sys.stdin.readline())['answer']; "
@@ -96,3 +100,41 @@ def test_an_interrupt_ends_the_child_and_stays_one(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         child(code)
     assert_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("work", "left"),
+    [
+        ("return {'a': request['a']}", {"found": {"a": "é"}}),
+        ("raise BundleError('no such operator')", {"error": "no such operator"}),
+    ],
+)
+def test_the_child_leaves_what_it_found_or_why_not(
+    work: str, left: dict[str, object], tmp_path: Path
+) -> None:
+    request = {"a": "é", "answer": str(tmp_path / "answer.json")}
+    with answering(work) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        assert process.wait(20) == 0
+    assert json.loads((tmp_path / "answer.json").read_text(encoding="utf-8")) == left
+
+
+def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
+    request = {"answer": str(tmp_path / "answer.json")}
+    with answering("time.sleep(60)") as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.close()  # as the system does where the parent is killed
+        assert process.wait(20) == 1
+    assert not any(tmp_path.iterdir())
+
+
+def answering(work: str) -> subprocess.Popen[bytes]:
+    """A child that does this work with a request."""
+    code = (
+        "import time\nfrom runtime.child import answer\nfrom runtime.errors import BundleError\n"
+        f"def work(request):\n    {work}\nanswer(work)"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE)
