@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from export.model import Model
 from export.reference import Array, read_off, states_of_texts
@@ -13,12 +15,53 @@ ROOM = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the largest number that goes into a product, and that comes out."""
+    """The least and the largest number that goes into a product, and that comes out.
+
+    spread: how many times the median size of the numbers on one of these sides its largest is.
+    """
 
     low_in: float
     high_in: float
     low_out: float
     high_out: float
+    spread: float
+
+
+@dataclass(slots=True)
+class _Side:
+    """What goes into a product, or comes out."""
+
+    low: float = 0.0
+    high: float = 0.0
+    sizes: float = 0.0
+    count: int = 0
+
+    def see(self, numbers: Array) -> None:
+        self.low = min(self.low, float(numbers.min()))
+        self.high = max(self.high, float(numbers.max()))
+        self.sizes += float(np.median(np.abs(numbers))) * numbers.size
+        self.count += numbers.size
+
+    @property
+    def spread(self) -> float:
+        return max(self.high, -self.low) * self.count / self.sizes if self.sizes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    rows: _Side = field(default_factory=_Side)
+    product: _Side = field(default_factory=_Side)
+
+    @property
+    def bounds(self) -> Bounds:
+        rows, product = self.rows, self.product
+        return Bounds(
+            ROOM * rows.low,
+            ROOM * rows.high,
+            ROOM * product.low,
+            ROOM * product.high,
+            max(rows.spread, product.spread),
+        )
 
 
 def bounds_of(model: Model, texts: Sequence[Sequence[int]]) -> dict[str, Bounds]:
@@ -26,18 +69,14 @@ def bounds_of(model: Model, texts: Sequence[Sequence[int]]) -> dict[str, Bounds]
 
     texts: ids of tokens, of mask tokens too where the model has such.
     """
-    found: dict[str, list[float]] = {}
+    found: dict[str, _Sides] = {}
 
     def watch(name: str, rows: Array, product: Array) -> None:
-        low_in, high_in, low_out, high_out = found.get(name, [0.0] * 4)
-        found[name] = [
-            min(low_in, float(rows.min())),
-            max(high_in, float(rows.max())),
-            min(low_out, float(product.min())),
-            max(high_out, float(product.max())),
-        ]
+        sides = found.setdefault(name, _Sides())
+        sides.rows.see(rows)
+        sides.product.see(product)
 
     states: Iterator[list[Array]] = states_of_texts(model, texts, watch)
     for rows in deque(states, maxlen=1).pop():
         read_off(model, rows, watch)
-    return {name: Bounds(*(ROOM * value for value in four)) for name, four in found.items()}
+    return {name: sides.bounds for name, sides in found.items()}

@@ -27,6 +27,8 @@ from export.writer import GraphWriter
 from runtime.errors import BuildError
 
 LEVELS = 65535
+# Where a product's largest number is so many times the median, that has 16 to 32 levels.
+FAR = 1000.0
 LARGEST = 60000.0  # of a bound: float16 ends at 65,504
 
 
@@ -57,7 +59,10 @@ def build_npu(
 
 
 class Levels(Int8):
-    """Products of rows in 16 bits by weights in 8, between float16 and float16."""
+    """Products of rows in 16 bits by weights in 8, between float16 and float16.
+
+    Those with outliers beyond FAR are in float16 altogether.
+    """
 
     def __init__(self, writer: GraphWriter, model: Model, bounds: Mapping[str, Bounds]) -> None:
         super().__init__(writer, model)
@@ -71,6 +76,8 @@ class Levels(Int8):
     def project(self, name: str, rows: str) -> str:
         """Multiply; rows [n, in] → [n, out]."""
         writer, bounds = self._writer, self._bounds[name]
+        if bounds.spread > FAR:
+            return self._float.project(name, rows)
         rows = self._in_levels(rows, bounds.low_in, bounds.high_in)
         stored, scales = self._columns(name)
         scales = writer.node("Cast", scales, to=TensorProto.FLOAT16)

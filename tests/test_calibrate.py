@@ -42,11 +42,18 @@ def test_the_first_products_rows_are_the_normed_embedding(model: Model) -> None:
     normed = rows / length * weights["layers.0.attention_norm"]
     products = [normed @ weights[f"layers.0.{part}"].T for part in "qkv"]
     found = bounds_of(model, TEXTS)["layers.0.qkv"]
-    wanted = Bounds(
-        normed.min(), normed.max(), min(map(np.min, products)), max(map(np.max, products))
+    sides = (normed, np.concatenate(products, axis=1))
+    low_in, high_in, low_out, high_out = (
+        ROOM * limit for side in sides for limit in (side.min(), side.max())
     )
+    # Of what comes out a median for each of the three matrices, weighed by their sizes.
+    medians = [np.median(np.abs(each)) * each.size for each in products]
+    out = np.abs(sides[1]).max() * sides[1].size / sum(medians)
+    into = np.abs(normed).max() / np.median(np.abs(normed))
+    assert found.spread == pytest.approx(max(into, out), rel=1e-5)
+    wanted = Bounds(low_in, high_in, low_out, high_out, found.spread)
     for name in Bounds.__slots__:
-        assert getattr(found, name) == pytest.approx(ROOM * getattr(wanted, name), rel=1e-5)
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-5)
 
 
 def test_a_bias_is_added_behind_the_product(model: Model) -> None:

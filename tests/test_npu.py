@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from export import reference
-from export.calibrate import bounds_of
+from export.calibrate import Bounds, bounds_of
 from export.graph import NO_BOUNDS, PORTABLE_ROWS, WEIGHTS_FILE, build_graphs, portable_context
 from export.model import Model
-from export.npu import LARGEST, Levels, build_npu
+from export.npu import FAR, LARGEST, Levels, build_npu
 from export.writer import GraphWriter, WeightFile
 from runtime.errors import BuildError
 from runtime.manifest import Flavour, Precision
@@ -159,6 +159,28 @@ def test_a_value_beyond_the_bounds_is_cut(tmp_path: Path) -> None:
     wanted = reference.logits(model, TEXT.tolist())
     found: Array = logits(Built(model, "int8", folder).session(), TEXT)
     assert np.abs(found - wanted).max() > 10 * BOUND * np.ptp(wanted)
+
+
+def test_a_product_with_outliers_is_in_float16(tmp_path: Path) -> None:
+    """Bounds as an outlier somewhere makes them leave the other numbers few levels."""
+    model = tiny_model(tmp_path)
+    usual = bounds_of(model, TEXTS)
+    assert max(each.spread for each in usual.values()) < FAR
+    name = "layers.0.down"
+    four = {it: 1e3 * getattr(usual[name], it) for it in Bounds.__slots__ if it != "spread"}
+    wanted = reference.logits(model, TEXT.tolist())
+    lost, products = [], []
+    for spread in (FAR, FAR + 1):
+        folder = tmp_path / str(spread)
+        folder.mkdir()
+        bounds = usual | {name: replace(usual[name], **four, spread=spread)}
+        build_graphs(model, "int8", folder, flavours=["npu"], bounds=bounds)
+        built = Built(model, "int8", folder)
+        lost.append(float(np.abs(logits(built.session(), TEXT) - wanted).max()))
+        kinds = Counter(node.op_type for node in built.graph().graph.node)
+        products.append(kinds["DequantizeLinear"] // 3)
+    assert products == [PRODUCTS, PRODUCTS - 1]
+    assert 2 * lost[1] < lost[0]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
