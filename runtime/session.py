@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from runtime.branches import NO_BRANCHES, Branches, Rows
 from runtime.cache import Cache
-from runtime.errors import BundleError, ContextError
+from runtime.errors import BundleError, ContextError, ProviderError
 from runtime.manifest import Geometry
 
+NO_HALVES = "requires f16 but the device does not support it"  # a GPU without float16 says so
 C = TypeVar("C", bound=Cache)
 Pace = Callable[[str, int], AbstractContextManager[None]]
 
@@ -134,11 +135,19 @@ def width_of_logits(geometry: Geometry, *sessions: ort.InferenceSession) -> int:
 
 @contextmanager
 def misfits_named() -> Iterator[None]:
-    """Raise BundleError for what onnxruntime raises when names or shapes are not a graph's own."""
+    """Raise BundleError for what onnxruntime raises when names or shapes are not a graph's own.
+
+    ProviderError where the device lacks the numbers that the graph computes in.
+    """
     try:
         yield
     except Exception as error:  # onnxruntime's own classes have no other base
         reason = str(error).strip().partition("\n")[0]
+        if NO_HALVES in reason:
+            raise ProviderError(
+                f"The device does not compute in float16 ({reason}): take the precision fp32 for "
+                "the target, and build a bundle with a graph in fp32 for a draft there."
+            ) from error
         raise BundleError(
             f"A graph does not fit its manifest ({reason}); build the bundle again."
         ) from error

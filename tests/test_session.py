@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runtime.branches import Rows
 from runtime.cache import Cache
-from runtime.errors import BundleError, ContextError
+from runtime.errors import BundleError, ContextError, ProviderError
 from runtime.manifest import Geometry, Manifest
 from runtime.session import GraphSession, misfits_named, width_of_logits
 
@@ -246,3 +246,12 @@ def test_what_onnxruntime_says_of_a_misfit_is_cut_to_a_sentence(error: type[Exce
     assert caught.value.__cause__ is said
     with pytest.raises(KeyboardInterrupt), misfits_named():
         raise KeyboardInterrupt
+
+
+def test_a_device_without_float16_is_named() -> None:
+    said = "Program Gather requires f16 but the device does not support it."
+    with (
+        pytest.raises(ProviderError, match=r"not compute in float16 .*take the precision fp32"),
+        misfits_named(),
+    ):
+        raise RuntimeError(said)

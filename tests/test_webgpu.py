@@ -11,7 +11,7 @@ from export.graph import build_graphs, graph_file
 from export.model import Model
 from runtime import providers
 from runtime.branches import Branches
-from runtime.errors import BundleError, ProviderError
+from runtime.errors import ProviderError
 from runtime.fused import FusedSession
 from runtime.manifest import Precision
 from tests.graphs import TEXT, fused, portable, tiny_model
@@ -143,5 +143,5 @@ def test_calls_of_32_rows_would_be_wrong_and_are_refused(
 def test_float16_fails_with_a_name_and_gives_no_answer(model: Model, tmp_path: Path) -> None:
     build_graphs(model, "fp16", tmp_path, flavours=["gpu"])
     session = fused(tmp_path, model, flavour="gpu", provider="WebGPU")
-    with pytest.raises(BundleError, match="requires f16 but the device does not support it"):
+    with pytest.raises(ProviderError, match=r"requires f16 .*: take the precision fp32 for"):
         session.extend(TEXT[:3])
