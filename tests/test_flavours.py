@@ -91,14 +91,14 @@ def test_a_precision_that_is_asked_for_is_given_or_refused(manifest: Manifest) -
             "OpenVINO",
             "int8",
             "has no target graph in int8 for OpenVINO, which takes portable-fp32, portable-fp16, "
-            "portable-int8, npu-int8; it has fused-fp32, fused-int8. Build one: python -m export "
+            "portable-int8; it has fused-fp32, fused-int8. Build one: python -m export "
             "gguf tiny.gguf --graphs target/portable-int8,draft/fused-int4,draft/portable-fp32 --o",
         ),
         (
             ("fused-int4",),
             "OpenVINO",
             None,
-            "which takes portable-fp32, portable-fp16, portable-int8, npu-int8; it has fused-int4.",
+            "which takes portable-fp32, portable-fp16, portable-int8; it has fused-int4.",
         ),
         ((), "CPU", "fp16", "has no target graph in fp16 for CPU, which takes fused-int4, "),
     ],

@@ -91,7 +91,6 @@ def answers(folder: Path, graph: str, hint: str | None = None) -> NDArray[np.flo
         ("portable-fp16", "f32", 0.1),
         ("portable-fp16", "f16", 0.1),
         ("portable-int8", "f32", 2.0),
-        ("npu-int8", "f32", 2.0),
         ("npu-int8", "f16", 2.0),
     ],
 )

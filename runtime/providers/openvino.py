@@ -71,7 +71,7 @@ def _merge(defaults: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
 OPENVINO = Provider(
     "OpenVINOExecutionProvider",
     {
-        "CPU": Takes(("portable", "npu"), ("fp32", "fp16", "int8")),
+        "CPU": Takes(("portable",), ("fp32", "fp16", "int8")),
         "GPU": IN_FLOAT16,
         "NPU": IN_FLOAT16,
     },
