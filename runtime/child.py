@@ -68,9 +68,12 @@ def run_child(
 def _ended(child: subprocess.Popen[bytes], line: bytes, time_limit_s: float) -> int:
     """Hand the child its request, leaving its input open, and wait for its exit code."""
     assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
+    try:
         child.stdin.write(line)
         child.stdin.flush()
+    except BrokenPipeError:  # it has ended; what is left in the pipe would be written once more
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
     return child.wait(time_limit_s)
 
 

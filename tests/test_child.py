@@ -138,3 +138,18 @@ def answering(work: str) -> subprocess.Popen[bytes]:
         f"def work(request):\n    {work}\nanswer(work)"
     )
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE)
+
+
+class Gone(subprocess.Popen[bytes]):
+    """A child that has ended before anyone writes to it."""
+
+    def __enter__(self) -> "Gone":
+        self.wait()
+        return self
+
+
+def test_a_child_that_is_gone_before_it_is_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request cannot be written, nor what is left of it when its pipe is closed."""
+    monkeypatch.setattr(subprocess, "Popen", Gone)
+    with pytest.raises(ProviderError, match=r"^Trying it ended its process, with exit code 3\. "):
+        run_child([sys.executable, "-c", "import sys; sys.exit(3)"], {}, "Trying it", 20.0)
