@@ -97,17 +97,18 @@ def _options(name: str, asked: object) -> dict[str, str]:
 
 
 def libraries_of(asked: object) -> dict[str, Path]:
-    """Files by the key of the provider they are of."""
+    """Files by the key of the provider they are of; UsageError, ProviderError."""
     if asked is None:
         return {}
     if not isinstance(asked, Mapping):
         raise UsageError(f"ep_libraries must be a mapping of names and files; it is {asked!r:.80}.")
-    return {
-        providers.key_of("library", text("a key of ep_libraries", name)): path(
-            f"ep_libraries[{name}]", asked[name]
-        )
-        for name in asked
-    }
+    found: dict[str, Path] = {}
+    for name in asked:
+        key = providers.key_of("library", text("a key of ep_libraries", name))
+        if key in found:
+            raise UsageError(f"ep_libraries names {key} twice; a process takes one library of it.")
+        found[key] = path(f"ep_libraries[{name}]", asked[name])
+    return found
 
 
 def _check_used(libraries: Mapping[str, Path], target: Place, draft: Place) -> None:

@@ -49,6 +49,10 @@ def test_each_is_where_it_was_asked_for_with_what_is_its_own(tmp_path: Path) -> 
             {"device": "GPU", "ep_libraries": {"QNN": "q.so"}},
             "uses it: the target runs on WebGPU on GPU, the draft on CPU. Ask for QNN, or leave",
         ),
+        (
+            {"device": "NPU", "ep_libraries": {"QNN": "q.so", "QNNExecutionProvider": "r.so"}},
+            "ep_libraries names QNN twice",
+        ),
         ({"allow_cpu_fallback": True}, "no device was asked for: the target runs on CPU"),
         ({"allow_cpu_fallback": True, "draft_device": "CPU"}, "allow_cpu_fallback is for operator"),
     ],
