@@ -117,5 +117,6 @@ def _role(check: RoleCheck) -> Report:
     if check.place is None:
         return found
     place = {**check.place.as_data(), "words": str(check.place)}
-    del place["compiled"]  # nothing is kept here
+    for name in ("compiled", "wide"):  # nothing is kept here, nor tried with calls of any width
+        del place[name]
     return found | {"place": place}
