@@ -390,6 +390,6 @@ def _context(manifest: Manifest, graph: Graph, asked: int | None) -> int:
     if asked is not None and not 2 <= asked <= most:
         raise UsageError(
             f"The context length is {asked}; {manifest.name} takes 2 to {most} tokens"
-            f"{' in its portable graph' if graph.context else ''}."
+            f"{f' in its {graph.flavour} graph' if graph.context else ''}."
         )
     return asked or most
