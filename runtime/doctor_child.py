@@ -45,7 +45,7 @@ def _listed(key: str, library: Path | None) -> Found:
         devices = [_told(device) for device in providers.devices(key)]
     except ProviderError as error:
         return found | {"reason": str(error)}
-    paths = {str(each.ep_metadata.get("library_path", "")) for each in providers.known_devices(key)}
+    paths = {providers.library_of(each) for each in providers.known_devices(key)}
     return found | {
         "reason": None if devices else f"{key} finds no device of its own on this machine.",
         "version": providers.version(key),

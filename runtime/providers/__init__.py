@@ -13,7 +13,7 @@ from runtime.providers.devices import (
     resolve,
 )
 from runtime.providers.identities import identity
-from runtime.providers.libraries import known_devices, register, version
+from runtime.providers.libraries import known_devices, library_of, register, version
 from runtime.providers.loading import compile_graph, keep, load, placed, strays, told_options
 from runtime.providers.memory import allocate, has_own_memory
 from runtime.providers.options import Option
@@ -51,6 +51,7 @@ __all__ = [
     "keep",
     "key_of",
     "known_devices",
+    "library_of",
     "load",
     "missing_libraries",
     "most_rows",

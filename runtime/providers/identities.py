@@ -6,7 +6,7 @@ from typing import Any
 
 from runtime.providers.devices import device_of
 from runtime.providers.drivers import drivers
-from runtime.providers.libraries import version
+from runtime.providers.libraries import library_of, version
 from runtime.providers.place import Place
 from runtime.providers.table import PROVIDERS
 
@@ -28,7 +28,7 @@ def identity(place: Place) -> str:
         hardware, said = listed.device, listed.ep_metadata
         parts += [f"{hardware.type} {hardware.vendor_id} {hardware.device_id}"]
         parts += [*_lines(hardware.metadata), *_lines(said)]
-        parts += _state(said.get("library_path", ""))
+        parts += _state(library_of(listed))
     for _key, value in place.options:
         parts += _state(value)
     return "\n".join([*parts, *drivers()])

@@ -14,6 +14,7 @@ from runtime.errors import BundleError
 from runtime.locate import module_command
 from runtime.providers.devices import Device
 from runtime.providers.libraries import build_of
+from runtime.providers.native import native
 from runtime.providers.place import Place
 from runtime.providers.provider import Compiled
 from runtime.providers.table import PROVIDERS
@@ -84,7 +85,7 @@ def compiling_form(graph: Path, place: Place, told: dict[str, str], to: Path) ->
     # Beside the graph that is written and not inside: it may have gigabytes.
     entries = {
         "ep.context_enable": "1",
-        "ep.context_file_path": str(to / compiled.GRAPH_FILE),
+        "ep.context_file_path": native(to / compiled.GRAPH_FILE),
         "ep.context_embed_mode": "0",
     }
     return Form(graph, told, entries)

@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from runtime.bundle_files import file_sha256
 from runtime.errors import ProviderError
+from runtime.providers.native import native, python_name
 from runtime.providers.table import PROVIDERS
 
 ALREADY = "already registered"  # in onnxruntime's own words
@@ -26,7 +27,7 @@ def register(key: str, library: Path | None = None) -> None:
     if library is None and (known_devices(key) or is_built_in(key)):
         return
     path = str(library.absolute()) if library else _own_library(key)
-    taken = {str(device.ep_metadata.get("library_path", path)) for device in known_devices(key)}
+    taken = {library_of(device) or path for device in known_devices(key)}
     if taken:
         if not any(_same_file(path, each) for each in taken):
             raise ProviderError(
@@ -36,7 +37,7 @@ def register(key: str, library: Path | None = None) -> None:
     if library is not None and not library.is_file():
         raise ProviderError(f"The library of {key}, {library}, is no file.")
     try:
-        ort.register_execution_provider_library(provider.ep_name, path)
+        ort.register_execution_provider_library(provider.ep_name, native(path))
     except Exception as error:  # onnxruntime's own classes, for a library that does not fit it
         if ALREADY in str(error):
             return  # and found no device
@@ -54,22 +55,30 @@ def known_devices(key: str) -> list[Any]:
     return [device for device in ort.get_ep_devices() if device.ep_name == name]
 
 
+def library_of(listed: Any) -> str:
+    """The file of the library that a device which onnxruntime lists is of; "" where it tells none.
+
+    listed: an OrtEpDevice.
+    """
+    return python_name(str(listed.ep_metadata.get("library_path", "")))
+
+
 def version(key: str) -> str:
     """The version of a provider that is registered: its package's, where its library lies there.
 
     Else what the library says, which may be the same in each release; onnxruntime's where it says
     nothing.
     """
-    told = [device.ep_metadata for device in known_devices(key)]
-    packaged = [_package_version(key, str(each.get("library_path", ""))) for each in told]
-    own = [str(each.get("version", "")) for each in told]
-    found = max((one or other for one, other in zip(packaged, own, strict=True)), default="")
-    return found or str(ort.__version__)
+    found = known_devices(key)
+    packaged = [_package_version(key, library_of(each)) for each in found]
+    own = [str(each.ep_metadata.get("version", "")) for each in found]
+    best = max((one or other for one, other in zip(packaged, own, strict=True)), default="")
+    return best or str(ort.__version__)
 
 
 def build_of(key: str) -> str:
     """What tells one build of a registered provider, under one onnxruntime, from another."""
-    paths = {str(device.ep_metadata.get("library_path", "")) for device in known_devices(key)}
+    paths = {library_of(device) for device in known_devices(key)}
     loose = [Path(each) for each in sorted(paths) if _package_version(key, each) is None]
     marks = [f" ({file_sha256(each)[:12]})" for each in loose if each.is_file()]
     return f"{version(key)}{''.join(marks)} under onnxruntime {ort.__version__}"

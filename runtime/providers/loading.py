@@ -1,7 +1,6 @@
 """Loading a graph on the provider that was asked for: all of it there, or a word about the rest."""
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from runtime.layout import Sharing
 from runtime.pages import huge_pages
 from runtime.providers.devices import Device, device_of
 from runtime.providers.keeping import Form, compiling_form, kept_form
+from runtime.providers.native import native
 from runtime.providers.place import Place
 from runtime.providers.quiet import printed_to_stderr
 from runtime.providers.table import PROVIDERS, as_place
@@ -93,9 +93,10 @@ def _in_turn(
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             for key, value in form.entries.items():
                 options.add_session_config_entry(key, value)
+        told = {key: native(value) for key, value in form.options.items()}
         if device.listed is None:
-            return _open(form.file, options, [(provider.ep_name, form.options)])
-        options.add_provider_for_devices([device.listed], form.options)
+            return _open(form.file, options, [(provider.ep_name, told)])
+        options.add_provider_for_devices([device.listed], told)
         return _open(form.file, options, None)
 
     # Only there, as what another thread prints meanwhile, of an answer too, goes the same way.
@@ -153,7 +154,7 @@ def _session_options(threads: int, cores: tuple[int, ...], sharing: Sharing) -> 
 
 def _open(path: Path, options: ort.SessionOptions, names: list[Any] | None) -> ort.InferenceSession:
     with huge_pages():
-        session = ort.InferenceSession(_native(path), options, providers=names)
+        session = ort.InferenceSession(native(path), options, providers=names)
     session.disable_fallback()
     return session
 
@@ -199,8 +200,3 @@ def _listed(elsewhere: dict[str, Counter[str]]) -> str:
         f"{where}: {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"
         for where, kinds in sorted(elsewhere.items())
     )
-
-
-def _native(path: Path) -> str:
-    """The path as native code reads it, in UTF-8 whatever the locale that Python read it by."""
-    return str(path) if os.name == "nt" else os.fsencode(path).decode()
