@@ -24,7 +24,7 @@ from runtime.manifest import INTEGER_PROBE_FILE, STATIC, EarlyExit, Flavour, Pre
 WEIGHTS_FILE = "weights.data"
 LANES = (8, 32)  # how many sequences are decoded together, where speed per sequence is not all
 # The rows of a portable graph, and how many of them give logits: a pass, and a chunk of a prompt.
-PORTABLE_ROWS = {4: 4, 64: 1}
+PORTABLE_ROWS = {8: 8, 64: 1}
 # Those of a distilled draft, whose pass is wider: what was written since the last one, and branches
 # of masks. Every row may be a guess, so every row has logits: what fits in a graph is one run.
 DRAFT_ROWS = {rows: rows for rows in (16, 48, 64)}

@@ -27,7 +27,7 @@ class Desk:
 
     def __post_init__(self) -> None:
         (self.folder / "graphs").mkdir()
-        self.graph = self.folder / "graphs" / "portable-4-rows.onnx"
+        self.graph = self.folder / "graphs" / "portable-8-rows.onnx"
         self.graph.write_bytes(b"graph")
         self.graph.with_name("weights.data").write_bytes(b"weights")
         self.cache = self.folder / "cache" / "compiled"
@@ -55,8 +55,8 @@ def test_a_graph_is_compiled_once_and_said_to_be(desk: Desk) -> None:
     first = desk.get()
     assert (first / GRAPH_FILE).read_bytes() == b"one node of graph"
     assert (first / "graph_qnn.bin").read_bytes() == b"binary"
-    assert "Compiling portable-4-rows.onnx for QNN once" in desk.said[0]
-    assert "Compiled portable-4-rows.onnx in 0 s" in desk.said[1]
+    assert "Compiling portable-8-rows.onnx for QNN once" in desk.said[0]
+    assert "Compiled portable-8-rows.onnx in 0 s" in desk.said[1]
     desk.said.clear()
     assert desk.get() == first
     assert (len(desk.made), desk.said) == (1, [])
@@ -82,7 +82,7 @@ def test_the_order_of_options_says_nothing(desk: Desk) -> None:
     assert desk.get(one) == desk.get(replace(PHONE, options={"b": "2", "a": "1"}))
 
 
-@pytest.mark.parametrize("name", ["portable-4-rows.onnx", "weights.data"])
+@pytest.mark.parametrize("name", ["portable-8-rows.onnx", "weights.data"])
 def test_another_graph_is_another_folder(name: str, desk: Desk) -> None:
     first = desk.get()
     desk.graph.with_name(name).write_bytes(b"other")
@@ -139,7 +139,7 @@ def test_a_provider_that_writes_nothing_is_refused(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desk, "compile", lambda _graph, _to: None)
-    with pytest.raises(BundleError, match=r"QNN compiled .*portable-4-rows\.onnx to nothing"):
+    with pytest.raises(BundleError, match=r"QNN compiled .*portable-8-rows\.onnx to nothing"):
         desk.get()
     assert desk.folders() == []
     assert desk.get(replace(PHONE, whole=False)).is_dir(), "a folder is its own affair"
@@ -227,7 +227,7 @@ def test_a_long_compiling_shows_that_it_lives(desk: Desk, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(desk, "compile", slow)
     desk.get()
-    assert desk.said[1] == "  … Compiling portable-4-rows.onnx for QNN: 0 s so far"
+    assert desk.said[1] == "  … Compiling portable-8-rows.onnx for QNN: 0 s so far"
 
 
 def test_a_graphs_weights_all_lie_in_the_file_that_is_hashed(tiny_bundle: Path) -> None:

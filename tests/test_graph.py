@@ -93,7 +93,7 @@ def test_the_files_names() -> None:
     assert graph_file("fused") == "fused.onnx"
     assert graph_file("fused", lanes=8) == "fused-8-lanes.onnx"
     assert graph_file("portable", rows=64) == "portable-64-rows.onnx"
-    assert graph_file("portable") == "portable-4-rows.onnx"
+    assert graph_file("portable") == "portable-8-rows.onnx"
 
 
 def loaded(folder: Path) -> dict[str, onnx.ModelProto]:

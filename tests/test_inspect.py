@@ -35,7 +35,7 @@ def test_everything_in_the_manifest_is_described(tiny_bundle: Path) -> None:
     assert target["geometry"]["layers"] == 2
     assert target["weights"] == manifest.target.geometry.weights
     assert target["graphs"]["fused-int8"]["lanes"] == [8, 32]
-    assert target["graphs"]["portable-fp32"]["rows"] == [4, 64]
+    assert target["graphs"]["portable-fp32"]["rows"] == [8, 64]
     assert target["graphs"]["portable-fp32"]["context"] == 256
     assert draft["graphs"]["fused-int4"]["parity"]["tokens_compared"] == 320
     assert json.loads(json.dumps(found)) == found

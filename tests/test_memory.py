@@ -29,7 +29,7 @@ def manifest(precision: str = "int8", **changes: Any) -> Manifest:
     sizes = {
         "tokenizer.json": 1000,
         f"target/{precision}/fused.onnx": 5,
-        f"target/{precision}/portable-4-rows.onnx": 7,
+        f"target/{precision}/portable-8-rows.onnx": 7,
         f"target/{precision}/weights.data": 1_000_000,
         "draft/int4/weights.data": 1 << 40,
     }

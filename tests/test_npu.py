@@ -40,7 +40,7 @@ class Built:
         slots = portable_context(self.model)
         return PortableSession(graphs, self.model.geometry, slots=slots, threads=1)
 
-    def graph(self, rows: int = 4) -> onnx.ModelProto:
+    def graph(self, rows: int = 8) -> onnx.ModelProto:
         return onnx.load(self.folder / f"npu-{rows}-rows.onnx", load_external_data=False)
 
 

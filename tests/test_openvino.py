@@ -49,7 +49,7 @@ def test_a_provider_from_a_package_is_found_by_any_of_its_names() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("rows", [4, 64])
+@pytest.mark.parametrize("rows", [8, 64])
 def test_openvino_runs_every_node_of_a_portable_graph(
     rows: int, precision: str, tiny_bundle: Path
 ) -> None:

@@ -42,7 +42,7 @@ def feeds(session: Any) -> dict[str, NDArray[Any]]:
 
 @every
 def test_a_portable_graph_runs_whole_and_near_the_cpus_answer(key: str, tiny_bundle: Path) -> None:
-    path = tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx"
+    path = tiny_bundle / "target" / "fp32" / "portable-8-rows.onnx"
     place = resolve("draft", provider=key)
     session = load(path, threads=1, name=place)
     assert strays(session, place) == {}
@@ -74,7 +74,7 @@ def answers(folder: Path, graph: str, hint: str | None = None) -> NDArray[np.flo
     """
     flavour, precision = graph.split("-")
     model = tiny_model(folder)
-    files = {4: folder / precision / f"{flavour}-4-rows.onnx"}
+    files = {8: folder / precision / f"{flavour}-8-rows.onnx"}
     place = Place("CPU")
     if hint is not None:
         config = json.dumps({"CPU": {"INFERENCE_PRECISION_HINT": hint}})
@@ -129,7 +129,7 @@ def test_operators_may_run_on_the_cpu_where_that_is_allowed(tiny_bundle: Path) -
     assert "fused.onnx runs on OpenVINO on CPU, except for CPUExecutionProvider: " in line
     assert "GroupQueryAttention" in line
     said.clear()
-    load(tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx", threads=1, name=place)
+    load(tiny_bundle / "target" / "fp32" / "portable-8-rows.onnx", threads=1, name=place)
     assert said == []
 
 
@@ -173,7 +173,7 @@ def test_a_backend_that_is_not_there_is_refused_by_loading(
         "draft", provider="QNN", options={"backend_path": str(tmp_path / "libQnnNone.so")}
     )
     with pytest.raises(ProviderError, match=r"QNN on NPU, but .* elsewhere \(CPUExecutionProvider"):
-        load(tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx", threads=1, name=place)
+        load(tiny_bundle / "target" / "fp32" / "portable-8-rows.onnx", threads=1, name=place)
 
 
 @needs("OpenVINO")
@@ -190,7 +190,7 @@ def test_a_device_is_found_by_its_kind_where_a_policy_takes_another(
     options.log_severity_level = 4
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.set_provider_selection_policy(policy)
-    graph = tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx"
+    graph = tiny_bundle / "target" / "fp32" / "portable-8-rows.onnx"
     session = ort.InferenceSession(str(graph), options)
     used = {part.ep_name for part in session.get_provider_graph_assignment_info()}
     on_cpu = {

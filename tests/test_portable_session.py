@@ -21,7 +21,7 @@ Tokens = NDArray[np.int64]
 Array = NDArray[np.float32]
 TEXT: Tokens = np.random.default_rng(5).integers(0, len(tiny.vocabulary()), tiny.CONTEXT)
 OTHER: Tokens = (TEXT + 1) % len(tiny.vocabulary())
-ROWS, WIDE = 4, 64
+ROWS, WIDE = 8, 64
 
 
 class Watched(PortableSession):
@@ -183,7 +183,7 @@ def test_slots_that_the_graphs_do_not_have_are_named(tiny_bundle: Path) -> None:
 
 def test_a_graph_of_another_flavour_is_named(tiny_bundle: Path) -> None:
     manifest = Manifest.load(tiny_bundle)
-    graphs = {4: manifest.graph_path("target", "fp32")}
+    graphs = {8: manifest.graph_path("target", "fp32")}
     with pytest.raises(BundleError, match="no input mask"):
         PortableSession(graphs, manifest.target.geometry, slots=256, threads=1)
 

@@ -30,7 +30,7 @@ THREADS = 3
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Path:
-    path = tmp_path / "portable-4-rows.onnx"
+    path = tmp_path / "portable-8-rows.onnx"
     path.write_bytes(b"graph")
     return path
 

@@ -191,7 +191,7 @@ def test_a_graph_runs_pinned_with_two_threads(tiny_bundle: Path) -> None:
 
 
 def test_the_type_of_an_input_is_read_from_the_graph(tiny_bundle: Path) -> None:
-    session = load(tiny_bundle / "target" / "fp32" / "portable-4-rows.onnx", threads=1)
+    session = load(tiny_bundle / "target" / "fp32" / "portable-8-rows.onnx", threads=1)
     assert input_type(session, "mask") == np.float32
     assert input_type(session, "tokens") == np.int32
     with pytest.raises(BundleError, match="no input absent of a known type"):

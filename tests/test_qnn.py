@@ -27,7 +27,7 @@ from tests import tiny
 from tests.graphs import TEXT, tiny_model
 
 pytestmark = pytest.mark.skipif(find_spec("onnxruntime_qnn") is None, reason="QNN is not installed")
-ROWS = 4
+ROWS = 8
 # Of the logits' range, from the same graph on the CPU provider: float16 inside, 8 bits at products.
 BOUNDS: Mapping[tuple[Flavour, Precision], float] = {
     ("portable", "fp32"): 0.01,

@@ -122,4 +122,4 @@ def test_the_usual_look_ahead_and_a_proposal_are_one_run_each() -> None:
 def test_a_prompt_is_read_in_chunks_of_the_widest_graph() -> None:
     assert Runs(DRAFT_ROWS).of(64, 63) == ((64, 64),)
     assert Runs(PORTABLE_ROWS).of(64, 63) == ((64, 64),)
-    assert Runs(PORTABLE_ROWS).of(5, 0) == ((4, 4), (4, 1)), "a target's five rows are two runs"
+    assert Runs(PORTABLE_ROWS).of(5, 0) == ((8, 5),), "what four guesses need is one run"

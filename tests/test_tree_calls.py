@@ -218,7 +218,7 @@ def test_the_reference_models_text_keeps_its_bits_beside_branches(
         np.testing.assert_allclose(found[fed:], wanted, rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize("rows", [(4,), (64,), (4, 64)])
+@pytest.mark.parametrize("rows", [(8,), (64,), (8, 64)])
 def test_a_call_of_any_portable_graphs(rows: tuple[int, ...], tiny_bundle: Path) -> None:
     manifest = Manifest.load(tiny_bundle)
     graph = manifest.graph("target", "fp32", flavour="portable")

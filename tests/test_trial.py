@@ -97,7 +97,7 @@ def test_a_good_answer_is_kept_and_said_once(
         assert tries.once(tiny_bundle, tmp_path / "deep" / "probes") == GOOD
     assert tries.asked == [("target", "portable-fp32", OPENVINO)]
     assert tries.said == [
-        "First use of target/fp32/portable-4-rows.onnx on OpenVINO on CPU: trying whether it "
+        "First use of target/fp32/portable-8-rows.onnx on OpenVINO on CPU: trying whether it "
         "answers as the CPU does.",
         "It does: the largest difference is 0.02 of 10, and 27 of 27 rows choose the same token "
         "(2 s).",
@@ -219,8 +219,8 @@ def test_a_session_tries_its_models_before_they_work(
         ("draft", "portable-fp32", OPENVINO),
     ]
     assert [line.partition(" on")[0] for line in tries.said if "trying whether" in line] == [
-        "First use of target/int8/portable-4-rows.onnx",
-        "First use of target/fp32/portable-4-rows.onnx",
+        "First use of target/int8/portable-8-rows.onnx",
+        "First use of target/fp32/portable-8-rows.onnx",
     ]
     tries.found = WRONG
     shutil.rmtree(tmp_path / "probes")

@@ -128,7 +128,7 @@ def test_other_weights_are_seen(*, few: bool, tiny_bundle: Path, tmp_path: Path)
     """One matrix of one layer turned round."""
     shutil.copytree(tiny_bundle, tmp_path / "bundle")
     folder = tmp_path / "bundle" / "target" / "fp32"
-    graph = onnx.load(folder / "portable-4-rows.onnx", load_external_data=False).graph
+    graph = onnx.load(folder / "portable-8-rows.onnx", load_external_data=False).graph
     (matrix,) = (each for each in graph.initializer if each.name == "layers.1.o")
     at = {each.key: int(each.value) for each in matrix.external_data if each.key != "location"}
     with (folder / "weights.data").open("r+b") as file:
