@@ -122,9 +122,13 @@ def test_other_errors_are_the_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ort, "InferenceSession", failing)
     with pytest.raises(
-        BundleError, match=r"graph\.onnx cannot be loaded on DirectML on GPU: no such"
+        BundleError,
+        match=r"graph\.onnx cannot be loaded on DirectML on GPU: no such thing and more; look whe",
     ):
         load(Path("graph.onnx"), threads=1, name="DirectML")
+    place = Place("DirectML", "GPU", options=(("device_filter", "gpu"),))
+    with pytest.raises(BundleError, match=r"and more; leave out device_filter, look whether its"):
+        load(Path("graph.onnx"), threads=1, name=place)
 
 
 def test_what_is_printed_while_a_real_device_loads_stays_an_answer(

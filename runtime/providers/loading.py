@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import onnxruntime as ort
@@ -21,6 +22,7 @@ from runtime.providers.quiet import printed_to_stderr
 from runtime.providers.table import PROVIDERS, as_place
 from runtime.providers.turns import in_turn, turn_on
 
+MOST_REASON = 800  # characters; WebGPU takes 630 to say that there is no GPU
 FORBIDDEN = "fallback to CPU EP has been explicitly disabled"  # onnxruntime's own words
 
 
@@ -169,8 +171,11 @@ def _opened(
     except Exception as error:  # onnxruntime raises a dozen unrelated classes for a bad file
         if strict and FORBIDDEN in str(error):
             raise _misplaced(path, place, strays(open_session(strict=False), place)) from None
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        # OpenVINO says first in which of its files, and at last what is wrong.
+        reason = shorten(str(error), MOST_REASON, placeholder=" …") or type(error).__name__
         advice = "" if place.provider == "CPU" else "look whether its driver is installed, or "
+        if place.options:
+            advice = f"leave out {' and '.join(key for key, _ in place.options)}, {advice}"
         raise BundleError(
             f"{path} cannot be loaded on {place}: {reason}; {advice}build the bundle again."
         ) from error
