@@ -67,3 +67,18 @@ with printed_to_stderr():
     pass
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("shut", ["os.close(2)", "sys.__stderr__ = None"])
+def test_without_a_standard_error_it_is_lost_and_in_no_answer(shut: str) -> None:
+    """None stands there from the start, whichever file has the number 2 by now."""
+    code = f"""
+import os, sys
+from runtime.providers.quiet import printed_to_stderr
+{shut}
+with printed_to_stderr():
+    os.write(1, b"inside")
+os.write(1, b"outside")
+"""
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert (child.stdout, child.stderr) == (b"outside", b"")

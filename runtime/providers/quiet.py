@@ -14,8 +14,9 @@ _TURN = Lock()  # of two threads the second would keep the first one's stderr fo
 def printed_to_stderr() -> Iterator[None]:
     """Lead the process's standard output to its standard error for a while, for every thread.
 
-    QNN's emulator, for one, prints a line there when its first graph is compiled. Where the process
-    has no such streams nothing is changed. One thread at a time is inside.
+    QNN's emulator, for one, prints a line there when its first graph is compiled. Without a
+    standard error it is lost; without a standard output nothing is changed. One thread at a time is
+    inside.
     """
     with _TURN:
         try:
@@ -26,9 +27,18 @@ def printed_to_stderr() -> Iterator[None]:
         try:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads, or shut
                 sys.stdout.flush()
-            with contextlib.suppress(OSError):
-                os.dup2(STDERR, STDOUT)
+            other = _other_place()
+            os.dup2(other, STDOUT)
+            os.close(other)
             yield
         finally:
             os.dup2(kept, STDOUT)
             os.close(kept)
+
+
+def _other_place() -> int:
+    """A descriptor of standard error, or of nothing where the process has none; to be closed."""
+    if sys.__stderr__ is not None:  # or a file may have its number
+        with contextlib.suppress(OSError):
+            return os.dup(STDERR)
+    return os.open(os.devnull, os.O_WRONLY)
