@@ -65,8 +65,13 @@ from runtime.providers.quiet import printed_to_stderr
 os.close(1)
 with printed_to_stderr():
     pass
+try:
+    os.fstat(1)
+except OSError:
+    os._exit(7)
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert child.returncode == 7, "it has a standard output now"
 
 
 @pytest.mark.parametrize("shut", ["os.close(2)", "sys.__stderr__ = None"])

@@ -20,14 +20,15 @@ def printed_to_stderr() -> Iterator[None]:
     """
     with _TURN:
         try:
-            kept = os.dup(STDOUT)
-        except OSError:
+            os.fstat(STDOUT)
+        except OSError:  # there is none
             yield
             return
+        other = _other_place()  # first, or what is kept may get the number of a shut standard error
+        kept = os.dup(STDOUT)
         try:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads, or shut
                 sys.stdout.flush()
-            other = _other_place()
             os.dup2(other, STDOUT)
             os.close(other)
             yield
