@@ -62,7 +62,7 @@ def open_session(
     cache_dir: str | Path | None = None,
     offline: bool = False,
     verify: bool = False,
-    draft_time_limit_s: float = 5.0,
+    draft_time_limit_s: float | None = None,
     emulate: str | Path | None = None,
     time_scale: float | None = None,
     progress: Callable[[str], None] | None = None,
@@ -84,6 +84,8 @@ def open_session(
     draft_execution_provider name one. ep_libraries: files of providers, by name. provider_options,
     draft_provider_options: by key, see docs/providers.md. allow_cpu_fallback: operators that a
     provider does not take run on the CPU, which `progress` is told, and are no error.
+    draft_time_limit_s: how long the draft may give no answer before it is dropped; by default 5,
+    and 300 where software plays its device.
     verify: hash also the files that are unchanged since they were last hashed.
     emulate: a device profile's name or file; every time is then one of its devices', see
     docs/emulation.md. time_scale: how much slower than there the time goes here; by default

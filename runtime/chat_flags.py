@@ -221,6 +221,13 @@ def add_limits(group: argparse._ArgumentGroup, *, max_new_tokens: int) -> None:
     group.add_argument("--draft-threads", type=positive, metavar="N", help="of the draft")
     add_devices(group)
     group.add_argument(
+        "--draft-time-limit-s",
+        type=_real,
+        metavar="S",
+        help="drop a draft that gives no answer for so many seconds; a fresh one takes over "
+        "(default: 5, and 300 where software plays its device)",
+    )
+    group.add_argument(
         "--emulate",
         metavar="PROFILE",
         help="give every call the time it would take on the devices of this profile, a name (such "

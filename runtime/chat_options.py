@@ -34,6 +34,7 @@ OPEN_SETTINGS = (
     "ep_libraries",
     "provider_options",
     "draft_provider_options",
+    "draft_time_limit_s",
     "allow_cpu_fallback",
     "cache_dir",
     "offline",
@@ -87,6 +88,7 @@ class Options:
     ep_libraries: Mapping[str, str] | None
     provider_options: Mapping[str, str] | None
     draft_provider_options: Mapping[str, str] | None
+    draft_time_limit_s: float | None
     allow_cpu_fallback: bool
     cache_dir: Path | None
     offline: bool

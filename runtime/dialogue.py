@@ -12,10 +12,13 @@ from types import FrameType
 from typing import Any, Protocol
 
 from runtime.conversation import Conversation, Generation
+from runtime.heartbeat import heartbeat
 from runtime.sampling import Sampling
 from runtime.screen import Screen
 from runtime.timeline import Timeline
 from runtime.trace import Trace
+
+ALIVE_S = 10.0  # of silence before a first word
 
 
 class Metrics(Protocol):
@@ -166,8 +169,12 @@ class Dialogue:
     def _stream(self, answer: Answer) -> str:
         pieces: list[str] = []
         try:
-            with cancelled_by_interrupt(answer):
+            with cancelled_by_interrupt(answer), contextlib.ExitStack() as silence:
+                silence.enter_context(
+                    heartbeat("Reading the prompt", self.screen.note, every_s=ALIVE_S)
+                )
                 for piece in answer:
+                    silence.close()
                     pieces.append(piece)
                     if not self.json:
                         self.screen.piece(piece)
@@ -198,10 +205,10 @@ class Dialogue:
         error = metrics.get("draft_error")
         if error and not self._draft_lost:
             self._draft_lost = True
-            note(
-                f"The draft stopped working ({error}); until a fresh one takes over, answers "
-                "only come slower."
-            )
+            effect = "until a fresh one takes over, answers only come slower."
+            if not self.interactive:
+                effect = "the rest of the answer came without it."
+            note(f"The draft stopped working ({error}); {effect}")
         if metrics.get("void_runs"):
             note(
                 f"Void: {metrics['void_runs']} calls took longer here than on the emulated "

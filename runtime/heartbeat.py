@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 
 EVERY_S = 3.0
+LONGEST_S = 30.0
 
 
 @contextlib.contextmanager
 def heartbeat(what: str, say: Callable[[str], None], *, every_s: float = EVERY_S) -> Iterator[None]:
-    """While the block runs, say every `every_s` seconds that `what` goes on and since when.
+    """While the block runs, say that `what` goes on and since when, after each of `pauses`.
 
     `say` is called from another thread, and never after the block; where it raises OSError there
     is nobody to tell, so it is left alone from then on.
@@ -20,7 +21,9 @@ def heartbeat(what: str, say: Callable[[str], None], *, every_s: float = EVERY_S
 
     def beat() -> None:
         with contextlib.suppress(OSError):
-            while not done.wait(every_s):
+            for pause in pauses(every_s):
+                if done.wait(pause):
+                    return
                 say(f"  … {what}: {time.monotonic() - start:.0f} s so far")
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
@@ -31,3 +34,14 @@ def heartbeat(what: str, say: Callable[[str], None], *, every_s: float = EVERY_S
         done.set()
         if thread.ident is not None:
             thread.join()
+
+
+def pauses(first_s: float) -> Iterator[float]:
+    """Seconds between signs of life: each twice the last, up to LONGEST_S.
+
+    What takes minutes would fill a log otherwise.
+    """
+    pause = first_s
+    while True:
+        yield pause
+        pause = max(pause, min(2 * pause, LONGEST_S))

@@ -10,12 +10,14 @@ from runtime.checks import many, one_of, real, whole
 from runtime.errors import UsageError
 from runtime.hypotheses import SOURCES, USUAL_SOURCES, Source
 from runtime.places import find_places, usual_precision
-from runtime.providers import Place
+from runtime.providers import Place, device_of
 from runtime.round_settings import check_hypotheses, check_planned, check_rounds
 
 PRECISIONS = ("int8", "fp32", "fp16", "int4")
 DRAFTS = ("model", "lookup", "none")
 STRATEGIES = ("auto", "mirror", "speculative", "autoregressive")
+TIME_LIMIT_S = 5.0  # how long a draft may give no answer
+PLAYED_TIME_LIMIT_S = 300.0  # where software plays its device: a pass was seen to take 9 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def settle(
     provider_options: Mapping[str, str] | None,
     draft_provider_options: Mapping[str, str] | None,
     report: Callable[[str], None] | None,
-    draft_time_limit_s: float,
+    draft_time_limit_s: float | None,
 ) -> Settings:
     """Fill in what is None and refuse what does not go together.
 
@@ -120,11 +122,8 @@ def settle(
     ):
         if count is not None:
             whole(name, count, least=1)
-    if not 0 < real("draft_time_limit_s", draft_time_limit_s) <= TIMEOUT_MAX:
-        raise UsageError(
-            f"draft_time_limit_s is {draft_time_limit_s}; it must be a number of seconds above 0 "
-            f"and at most {TIMEOUT_MAX:g}."
-        )
+    if draft_time_limit_s is not None:
+        _check_time_limit(draft_time_limit_s)
     place, draft_place = find_places(
         device=device,
         draft_device=draft_device,
@@ -135,6 +134,9 @@ def settle(
         draft_provider_options=draft_provider_options,
         report=report,
     )
+    if draft_time_limit_s is None:
+        played = kind == "model" and device_of(draft_place).emulated
+        draft_time_limit_s = PLAYED_TIME_LIMIT_S if played else TIME_LIMIT_S
     return Settings(
         precision=usual_precision(precision, place),
         draft=kind,
@@ -157,6 +159,14 @@ def settle(
         draft_place=draft_place,
         draft_time_limit_s=draft_time_limit_s,
     )
+
+
+def _check_time_limit(seconds: float) -> None:
+    if not 0 < real("draft_time_limit_s", seconds) <= TIMEOUT_MAX:
+        raise UsageError(
+            f"draft_time_limit_s is {seconds}; it must be a number of seconds above 0 and at most "
+            f"{TIMEOUT_MAX:g}."
+        )
 
 
 def check_strategy(name: str, draft: str) -> None:

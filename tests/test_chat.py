@@ -135,7 +135,7 @@ def test_every_setting_reaches_open_session() -> None:
     flags += " -e openvino --draft-execution-provider QNN --device cpu --draft-device NPU"
     flags += " --ep-library QNN=a=b --ep-library WebGPU=c --provider-option load_config=x"
     flags += " --draft-provider-option soc_model=60 --draft-provider-option vtcm_mb=8"
-    flags += " --allow-cpu-fallback"
+    flags += " --allow-cpu-fallback --draft-time-limit-s 2.5"
     flags += " --context-length 99 --threads 1 --draft-threads 2 --offline --cache-dir c --verify"
     flags += " --emulate gpu-cpu --time-scale 1.5"
     assert chat(session, "--prompt", "Hi", *flags.split())[0] == 0
@@ -166,6 +166,7 @@ def test_every_setting_reaches_open_session() -> None:
         "ep_libraries": {"QNN": "a=b", "WebGPU": "c"},
         "provider_options": {"load_config": "x"},
         "draft_provider_options": {"soc_model": "60", "vtcm_mb": "8"},
+        "draft_time_limit_s": 2.5,
         "allow_cpu_fallback": True,
         "cache_dir": Path("c"),
         "offline": True,

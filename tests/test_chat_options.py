@@ -39,6 +39,7 @@ def test_every_long_flag_may_be_spelled_with_underscores() -> None:
         "--draft-provider-option": "a_b=c=d",
         "--cache-dir": "a_folder",
         "--time-scale": "2",
+        "--draft-time-limit-s": "2",
         "--top-k": "5",
         "--top-p": "0.5",
         "--min-p": "0.1",

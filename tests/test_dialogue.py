@@ -1,6 +1,8 @@
 import io
 import signal
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -145,10 +147,58 @@ def test_a_retry_without_noise_says_that_nothing_changes() -> None:
 
 
 def test_a_lost_draft_is_told_once() -> None:
-    dialogue, stderr = dialogue_on(FakeSession(Script(draft_error="it raised ValueError")))
+    session = FakeSession(Script(draft_error="it raised ValueError"))
+    dialogue, stderr = dialogue_on(session, interactive=True)
     dialogue.ask("one")
     dialogue.ask("two")
     assert stderr.getvalue().count("it raised ValueError") == 1
+    assert "until a fresh one takes over" in stderr.getvalue()
+
+
+def test_after_the_only_answer_no_fresh_draft_is_promised() -> None:
+    dialogue, stderr = dialogue_on(FakeSession(Script(draft_error="it raised ValueError")))
+    dialogue.ask("one")
+    assert "(it raised ValueError); the rest of the answer came without it." in stderr.getvalue()
+    assert "fresh" not in stderr.getvalue()
+
+
+class Slow(FakeSession):
+    """Waits before each piece until a line was said, or before the second for a moment."""
+
+    def __init__(self, said: threading.Event) -> None:
+        super().__init__()
+        self.said = said
+
+    def generate(self, *prompt: Any, **settings: Any) -> FakeAnswer:
+        answer = super().generate(*prompt, **settings)
+        said = self.said
+
+        class Waiting(FakeAnswer):
+            def __iter__(self) -> Iterator[str]:
+                assert said.wait(30)
+                yield self._emit("a")
+                said.clear()
+                assert not said.wait(0.05)
+                yield self._emit("b")
+
+        return Waiting(answer.script, answer.sampling)
+
+
+def test_silence_before_the_first_word_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.dialogue.ALIVE_S", 0.001)
+    said = threading.Event()
+
+    class Told(io.StringIO):
+        def write(self, text: str) -> int:
+            written = super().write(text)
+            said.set()
+            return written
+
+    stdout, stderr = io.StringIO(), Told()
+    dialogue = Dialogue(Slow(said), Screen(stdout, stderr), Generation(Sampling(), 8))
+    dialogue.ask("one")
+    assert stdout.getvalue() == "ab\n"
+    assert stderr.getvalue().startswith("  … Reading the prompt: 0 s so far\n")
 
 
 def test_emulated_metrics_are_called_so_and_void_ones_too() -> None:

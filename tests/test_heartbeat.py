@@ -1,10 +1,11 @@
 """A long step shows that it lives, and nothing is said of it once it is over."""
 
+import itertools
 import threading
 
 import pytest
 
-from runtime.heartbeat import heartbeat
+from runtime.heartbeat import LONGEST_S, heartbeat, pauses
 
 
 def test_a_long_step_is_told_again_and_again_until_it_ends() -> None:
@@ -22,6 +23,14 @@ def test_a_long_step_is_told_again_and_again_until_it_ends() -> None:
     assert set(said) == {"  … write it: 0 s so far"}
     assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
     assert len(said) == count
+
+
+@pytest.mark.parametrize(
+    ("first", "due"),
+    [(3, [3, 6, 12, 24, LONGEST_S, LONGEST_S]), (20, [20, LONGEST_S]), (60, [60, 60])],
+)
+def test_the_longer_it_takes_the_rarer_it_is_told(first: float, due: list[float]) -> None:
+    assert list(itertools.islice(pauses(first), len(due))) == due
 
 
 def test_a_short_step_says_nothing() -> None:

@@ -1,13 +1,14 @@
 """Settings are filled in alike for everyone, and what does not go together is refused."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from runtime.errors import ProviderError, UsageError
 from runtime.providers import Place
 from runtime.settings import DRAFTS, STRATEGIES, Settings, check_strategy, settle
+from tests.fake_devices import Machine, hardware
 
 ASKED: dict[str, Any] = {
     "precision": "int8",
@@ -32,7 +33,7 @@ ASKED: dict[str, Any] = {
     "provider_options": None,
     "draft_provider_options": None,
     "report": None,
-    "draft_time_limit_s": 5.0,
+    "draft_time_limit_s": None,
 }
 
 
@@ -56,6 +57,26 @@ def test_what_is_left_open_is_filled_in() -> None:
         draft_place=Place("CPU"),
         draft_time_limit_s=5.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "due"),
+    [
+        ("NPU", {"draft_execution_provider": "QNN"}, 5.0),
+        ("CPU", {"draft_execution_provider": "QNN"}, 300.0),  # software plays it
+        ("CPU", {"execution_provider": "QNN"}, 5.0),
+        ("CPU", {"draft": "lookup"}, 5.0),
+        ("CPU", {"draft_execution_provider": "QNN", "draft_time_limit_s": 7.0}, 7.0),
+    ],
+)
+def test_a_draft_whose_device_is_played_by_software_has_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+    found: Literal["CPU", "NPU"],
+    asked: dict[str, Any],
+    due: float,
+) -> None:
+    Machine(monkeypatch, libraries={"QNN": [hardware(found)]})
+    assert settle(**ASKED | asked).draft_time_limit_s == due
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
