@@ -56,14 +56,17 @@ def _listed(key: str, library: Path | None) -> Found:
 
 def place(request: Found) -> Found:
     """Where a role runs with these flags, or with `usage` which of them cannot be meant."""
-    asked = request["asked"]
+    role, asked = request["role"], request["asked"][request["role"]]
+    other = "draft" if role == "target" else "target"
+    words = (request["asked"][other][name] for name in ("device", "execution_provider"))
     try:
         found = providers.resolve(
-            request["role"],
+            role,
             device=asked["device"],
             provider=asked["execution_provider"],
             options=asked["provider_options"],
             libraries={key: Path(file) for key, file in request["libraries"].items()},
+            beside=providers.candidates(other, *words),
         )
     except UsageError as error:
         return {"usage": str(error)}

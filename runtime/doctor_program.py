@@ -99,7 +99,7 @@ class _Doctor:
         libraries = libraries_of(options.ep_libraries)
         tries = new_tries(self.screen.note, libraries, options.time_limit_s)
         report = self.screen.note if options.allow_cpu_fallback else None
-        checks = [roles.find_place(role, options.asked[role], tries, report) for role in ROLES]
+        checks = [roles.find_place(role, options.asked, tries, report) for role in ROLES]
         if report is not None and all(check.place == Place("CPU") for check in checks):
             raise UsageError("--allow-cpu-fallback is for devices, and none is asked for: drop it.")
         pair = self._pair(options, *checks)

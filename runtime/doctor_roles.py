@@ -75,12 +75,15 @@ class Pair:
 
 def find_place(
     role: RoleName,
-    asked: Mapping[str, Any],
+    asked: Mapping[str, Mapping[str, Any]],
     tries: Tries,
     report: Callable[[str], None] | None,
 ) -> RoleCheck:
-    """The role in the place that was asked for, or why not; UsageError for what cannot be meant."""
-    named = any(value is not None for value in asked.values())
+    """The role in the place that was asked for, or why not; UsageError for what cannot be meant.
+
+    asked: by role.
+    """
+    named = any(value is not None for value in asked[role].values())
     if not named:
         return RoleCheck(role, named, Place("CPU", report=report))
     try:

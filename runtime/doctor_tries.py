@@ -68,11 +68,16 @@ class Tries:
         return {key: {**_MISSING, **found[key]} for key in PROVIDERS}
 
     def place(
-        self, role: RoleName, asked: Mapping[str, Any], *, report: Callable[[str], None] | None
+        self,
+        role: RoleName,
+        asked: Mapping[str, Mapping[str, Any]],
+        *,
+        report: Callable[[str], None] | None,
     ) -> tuple[Place, bool]:
         """Where a role runs by these flags, and whether software plays that device.
 
-        report: of the place. Raises UsageError for flags that cannot be meant, ProviderError.
+        asked: by role. report: of the place. Raises UsageError for flags that cannot be meant,
+        ProviderError.
         """
         request = {
             "role": role,

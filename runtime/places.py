@@ -6,7 +6,7 @@ from typing import Any
 
 from runtime import providers
 from runtime.checks import path, text
-from runtime.errors import UsageError
+from runtime.errors import ProviderError, UsageError
 from runtime.providers import Place
 
 OF_PLACES = (
@@ -33,22 +33,34 @@ def find_places(
     what would be of no use; ProviderError for a device or provider that cannot be used here.
     """
     libraries = libraries_of(ep_libraries)
-    target = providers.resolve(
-        "target",
-        device=_word("device", device),
-        provider=_word("execution_provider", execution_provider),
-        options=_options("provider_options", provider_options),
-        libraries=libraries,
-        report=report,
+    words = _word("device", device), _word("execution_provider", execution_provider)
+    draft_words = (
+        _word("draft_device", draft_device),
+        _word("draft_execution_provider", draft_execution_provider),
     )
-    draft = providers.resolve(
-        "draft",
-        device=_word("draft_device", draft_device),
-        provider=_word("draft_execution_provider", draft_execution_provider),
-        options=_options("draft_provider_options", draft_provider_options),
-        libraries=libraries,
-        report=report,
-    )
+    options = _options("provider_options", provider_options)
+    draft_options = _options("draft_provider_options", draft_provider_options)
+    shared: dict[str, Any] = {"libraries": libraries, "report": report}
+    try:
+        target = providers.resolve(
+            "target",
+            device=words[0],
+            provider=words[1],
+            options=options,
+            beside=providers.candidates("draft", *draft_words),
+            **shared,
+        )
+        draft = providers.resolve(
+            "draft",
+            device=draft_words[0],
+            provider=draft_words[1],
+            options=draft_options,
+            beside=providers.candidates("target", *words),
+            **shared,
+        )
+    except ProviderError as error:
+        said = str(error).rstrip(".")
+        raise ProviderError(f"{said}. mirror-doctor says what is here.") from error
     _check_used(libraries, target, draft)
     return target, draft
 
@@ -97,7 +109,7 @@ def _options(name: str, asked: object) -> dict[str, str]:
 
 
 def libraries_of(asked: object) -> dict[str, Path]:
-    """Files by the key of the provider they are of; UsageError, ProviderError."""
+    """Files by the key of the provider they are of; raises UsageError."""
     if asked is None:
         return {}
     if not isinstance(asked, Mapping):

@@ -145,8 +145,8 @@ def misfits_named() -> Iterator[None]:
         reason = str(error).strip().partition("\n")[0]
         if NO_HALVES in reason:
             raise ProviderError(
-                f"The device does not compute in float16 ({reason}): take the precision fp32 for "
-                "the target, and build a bundle with a graph in fp32 for a draft there."
+                f"The device does not compute in float16 ({reason}): take --precision fp32 "
+                "(precision in a program) for a target there, and another device for a draft."
             ) from error
         raise BundleError(
             f"A graph does not fit its manifest ({reason}); build the bundle again."

@@ -40,13 +40,22 @@ def test_providers_are_listed_with_what_onnxruntime_tells(monkeypatch: pytest.Mo
 def test_a_place_or_the_flag_that_cannot_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     Machine(monkeypatch, libraries={"QNN": [hardware("CPU")]})
     asked: dict[str, Any] = {"device": None, "execution_provider": "qnn", "provider_options": None}
-    request = {"role": "draft", "asked": asked, "libraries": {}}
+    other = dict.fromkeys(asked)
+    request: dict[str, Any] = {
+        "role": "draft",
+        "asked": {"draft": asked, "target": other},
+        "libraries": {},
+    }
     assert TASKS["place"](request) == Place("QNN", "NPU").as_data() | {"emulated": True}
-    found = TASKS["place"]({**request, "asked": asked | {"provider_options": {"vtcm": "8"}}})
+    request["asked"]["draft"] = asked | {"provider_options": {"vtcm": "8"}}
+    found = TASKS["place"](request)
     assert "no option 'vtcm'; the nearest is vtcm_mb" in found["usage"]
     word = {"device": "NPU", "execution_provider": None, "provider_options": None}
     with pytest.raises(ProviderError, match="draft was asked for on NPU, and there is no such"):
-        TASKS["place"]({**request, "asked": word})
+        TASKS["place"](request | {"asked": {"draft": word, "target": other}})
+    for_draft = other | {"provider_options": {"vtcm_mb": "8"}}
+    request |= {"role": "target", "asked": {"draft": asked, "target": for_draft}}
+    assert "it is --draft-provider-option vtcm_mb=" in TASKS["place"](request)["usage"]
 
 
 def test_the_small_graph_is_run_or_the_error_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,8 +174,8 @@ def test_a_row_of_a_graph_that_fails_says_so(tiny_bundle: Path) -> None:
     [
         ("--device XPU", 2, "'XPU' is no device"),
         ("--devise GPU", 2, "did you mean --device"),
-        ("-e Foo", 1, "'Foo', which is not known"),
-        ("--ep-library Foo=x.so", 1, "'Foo', which is not known"),
+        ("-e Foo", 2, "'Foo', which is not known"),
+        ("--ep-library Foo=x.so", 2, "'Foo', which is not known"),
         ("--allow-cpu-fallback", 2, "--allow-cpu-fallback is for devices"),
     ],
 )

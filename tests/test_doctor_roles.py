@@ -24,6 +24,10 @@ NOTHING = dict.fromkeys(("device", "execution_provider", "provider_options"))
 OPENVINO = Place("OpenVINO", "CPU")
 
 
+def asked(**devices: str) -> dict[str, dict[str, Any]]:
+    return {role: NOTHING | {"device": devices.get(role)} for role in ("target", "draft")}
+
+
 @pytest.fixture
 def pair(tiny_bundle: Path) -> Pair:
     manifest = Manifest.load(tiny_bundle)
@@ -40,15 +44,15 @@ def checked(
 
 def test_a_role_that_nobody_placed_is_on_the_cpu_without_a_child() -> None:
     tasks = FakeTasks()
-    check = find_place("draft", NOTHING, tasks.tries(print, {}, 55.0), None)
+    check = find_place("draft", asked(), tasks.tries(print, {}, 55.0), None)
     assert (check.place, check.named, tasks.asked) == (Place("CPU"), False, [])
 
 
 def test_a_place_that_is_not_here_is_a_reason() -> None:
     tasks = FakeTasks(places={"target": ProviderError("No GPU."), "draft": place("QNN", "NPU")})
     tries = tasks.tries(print, {}, 55.0)
-    assert find_place("target", NOTHING | {"device": "GPU"}, tries, None).reason == "No GPU."
-    found = find_place("draft", NOTHING | {"device": "NPU"}, tries, None)
+    assert find_place("target", asked(target="GPU"), tries, None).reason == "No GPU."
+    found = find_place("draft", asked(draft="NPU"), tries, None)
     assert (found.place, found.named) == (Place("QNN", "NPU"), True)
 
 

@@ -1,6 +1,7 @@
 """What is tried in child processes, and what becomes of those that end badly."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,8 @@ def test_a_place_is_found_with_what_it_is_told() -> None:
     }
     tasks, said = FakeTasks(places=answers), [""]
     own = tries(tasks, said, QNN=Path("/q.so"))
-    asked = {"device": "NPU", "execution_provider": "QNN", "provider_options": {"vtcm_mb": "8"}}
+    own_flags = {"device": "NPU", "execution_provider": "QNN", "provider_options": {"vtcm_mb": "8"}}
+    asked: dict[str, dict[str, Any]] = {"target": own_flags, "draft": dict.fromkeys(own_flags)}
     found, emulated = own.place("target", asked, report=said.append)
     assert (found.provider, found.kind, found.options) == ("QNN", "NPU", (("vtcm_mb", "8"),))
     assert (found.library, emulated, found.report) == (Path("/q.so"), True, said.append)

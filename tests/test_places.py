@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import UsageError
+from runtime.errors import ProviderError, UsageError
 from runtime.places import OF_PLACES, of_target, places_of
 from runtime.providers import Place
 from tests.fake_devices import Machine, hardware
@@ -67,3 +67,25 @@ def test_what_neither_model_would_use_is_refused(asked: dict[str, Any], message:
 def test_a_fallback_is_allowed_where_either_has_a_device(device: str) -> None:
     places = places_of(NOTHING | {"allow_cpu_fallback": True, device: "GPU"}, report=print)
     assert {place.report for place in places} == {print}
+
+
+@pytest.mark.usefixtures("snapdragon")
+def test_an_option_of_the_other_model_names_its_flag() -> None:
+    burst = {"htp_performance_mode": "burst"}
+    with pytest.raises(UsageError, match=r"QNN has it: .* --draft-provider-option htp_perf"):
+        places_of(NOTHING | {"draft_execution_provider": "QNN", "provider_options": burst})
+    with pytest.raises(UsageError, match=r"QNN has it: .* is --provider-option htp_perf"):
+        places_of(NOTHING | {"device": "NPU", "draft_provider_options": burst})
+    with pytest.raises(UsageError, match=r"CPU has no option 'htp_performance_mode', nor any"):
+        places_of(NOTHING | {"device": "CPU", "draft_provider_options": burst})
+    with pytest.raises(UsageError, match="The draft was asked for on the execution provider 'qn'"):
+        places_of(NOTHING | {"draft_execution_provider": "qn"})
+
+
+@pytest.mark.usefixtures("snapdragon")
+@pytest.mark.parametrize(
+    "asked", [{"draft_device": "NPU:1"}, {"execution_provider": "OpenVINO"}, {"device": "GPU:3"}]
+)
+def test_a_place_that_cannot_be_had_names_the_doctor(asked: dict[str, Any]) -> None:
+    with pytest.raises(ProviderError, match=r"[^.]\. mirror-doctor says what is here\.$"):
+        places_of(NOTHING | asked)

@@ -62,7 +62,7 @@ def test_an_unknown_provider_is_refused_with_those_there_are(name: str, hint: st
         f"The draft was asked for on the execution provider {name!r}, which is not known{hint}. "
         f"Known are {', '.join(PROVIDERS)}."
     )
-    with pytest.raises(ProviderError, match=re.escape(message)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         key_of("draft", name)
 
 

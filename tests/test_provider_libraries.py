@@ -126,6 +126,27 @@ def test_a_library_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -
         register("OpenVINO")
 
 
+def test_onnxruntime_warns_of_nothing_while_a_library_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch, libraries={"QNN": [hardware("NPU")], "OpenVINO": []})
+    levels: list[int] = []
+    monkeypatch.setattr(ort, "set_default_logger_severity", levels.append)
+    own = machine._register
+
+    def registered(name: str, path: str) -> None:
+        assert levels[-1] == 3
+        if name.startswith("OpenVINO"):
+            raise RuntimeError("no")
+        own(name, path)
+
+    monkeypatch.setattr(ort, "register_execution_provider_library", registered)
+    register("QNN")
+    with pytest.raises(ProviderError):
+        register("OpenVINO")
+    assert levels == [3, 2, 3, 2]
+
+
 def test_a_package_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         @staticmethod

@@ -251,7 +251,7 @@ def test_what_onnxruntime_says_of_a_misfit_is_cut_to_a_sentence(error: type[Exce
 def test_a_device_without_float16_is_named() -> None:
     said = "Program Gather requires f16 but the device does not support it."
     with (
-        pytest.raises(ProviderError, match=r"not compute in float16 .*take the precision fp32"),
+        pytest.raises(ProviderError, match=r"not compute in float16 .*take --precision fp32"),
         misfits_named(),
     ):
         raise RuntimeError(said)

@@ -6,6 +6,7 @@ from runtime.providers.cores import pinned, usable_cores
 from runtime.providers.devices import (
     Device,
     all_devices,
+    candidates,
     device_of,
     devices,
     find_word,
@@ -40,6 +41,7 @@ __all__ = [
     "allocate",
     "as_place",
     "bind",
+    "candidates",
     "compile_graph",
     "device_of",
     "devices",

@@ -71,7 +71,7 @@ def find_word(word: str) -> tuple[Kind, int | None]:
 def key_of(role: str, name: str) -> str:
     """The key of PROVIDERS that `name` means, in any case and with onnxruntime's ending or not.
 
-    Raises ProviderError for a provider that is not known.
+    Raises UsageError for a provider that is not known.
     """
     short = re.sub(r"[-_ ]", "", name.lower()).removesuffix("executionprovider")
     for key, provider in PROVIDERS.items():
@@ -85,10 +85,17 @@ def key_of(role: str, name: str) -> str:
     hint = f"; the nearest is {lower[near[0]]}" if near else ""
     if short.upper() in KINDS:
         hint = ": it is a device, not a provider"
-    raise ProviderError(
+    raise UsageError(
         f"The {role} was asked for on the execution provider {name!r}, which is not known{hint}. "
         f"Known are {', '.join(PROVIDERS)}."
     )
+
+
+def candidates(role: str, device: str | None, provider: str | None) -> tuple[str, ...]:
+    """The providers that `role` may get by a word and a name, best first; raises UsageError."""
+    if provider is not None:
+        return (key_of(role, provider),)
+    return () if device is None else BEST[find_word(device)[0]]
 
 
 def resolve(
@@ -98,13 +105,15 @@ def resolve(
     provider: str | None = None,
     options: Mapping[str, str] | None = None,
     libraries: Mapping[str, Path] | None = None,
+    beside: tuple[str, ...] = (),
     report: Callable[[str], None] | None = None,
 ) -> Place:
     """Where `role` runs: on the CPU where nothing is asked for.
 
     device: a word; without a provider the best one that has such a device, never an emulated one.
     provider: a name; without a device the first of its kinds that is here. libraries: files by the
-    provider's key. Raises UsageError for what cannot be meant, ProviderError for what is not here.
+    provider's key. beside: what the other model may run on. Raises UsageError for what cannot be
+    meant, ProviderError for what is not here.
     """
     kind, number = (None, None) if device is None else find_word(device)
     if provider is None:
@@ -116,6 +125,9 @@ def resolve(
         found = _of_provider(role, key_of(role, provider), kind, number or 0, libraries or {})
     own = PROVIDERS[found.provider]
     for key in options or {}:
+        others = [each for each in beside if key in PROVIDERS[each].option_keys]
+        if key not in own.option_keys and others:
+            raise UsageError(_meant_for_the_other(role, found.provider, key, others[0]))
         if key in own.elsewhere:
             raise UsageError(
                 f"The {role}'s provider {found.provider} ignores the option {key}; say it by "
@@ -154,6 +166,15 @@ def all_devices(libraries: Mapping[str, Path] | None = None) -> Iterator[Device 
             yield from found
         except ProviderError as error:
             yield error
+
+
+def _meant_for_the_other(role: str, provider: str, key: str, other: str) -> str:
+    flag = "--draft-provider-option" if role == "target" else "--provider-option"
+    name = flag.removeprefix("--").replace("-", "_")
+    return (
+        f"The {role}'s provider {provider} has no option {key!r}, and {other} has it: for the "
+        f"other model it is {flag} {key}=… ({name}s in a program)."
+    )
 
 
 def _best(role: str, kind: Kind, number: int, libraries: Mapping[str, Path]) -> Device:

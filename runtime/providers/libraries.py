@@ -1,8 +1,10 @@
 """Where a provider's library comes from, and making onnxruntime take it."""
 
+import contextlib
 import importlib
 import importlib.metadata
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from runtime.providers.native import native, python_name
 from runtime.providers.table import PROVIDERS
 
 ALREADY = "already registered"  # in onnxruntime's own words
+WARNING, ERROR = 2, 3  # its severities
 
 
 def register(key: str, library: Path | None = None) -> None:
@@ -37,7 +40,8 @@ def register(key: str, library: Path | None = None) -> None:
     if library is not None and not library.is_file():
         raise ProviderError(f"The library of {key}, {library}, is no file.")
     try:
-        ort.register_execution_provider_library(provider.ep_name, native(path))
+        with _warnings_off():
+            ort.register_execution_provider_library(provider.ep_name, native(path))
     except Exception as error:  # onnxruntime's own classes, for a library that does not fit it
         if ALREADY in str(error):
             return  # and found no device
@@ -120,6 +124,19 @@ def _own_library(key: str) -> str:
         f"{key} is not in this onnxruntime: it comes with {provider.built_in}, or from a library "
         f"that is named by --ep-library {key}=FILE (ep_libraries in a program)."
     )
+
+
+@contextlib.contextmanager
+def _warnings_off() -> Iterator[None]:
+    """Have onnxruntime log errors only for a while, then warnings again, as is its default.
+
+    WebGPU warns that software may play the GPU, where the user has just asked for that.
+    """
+    ort.set_default_logger_severity(ERROR)
+    try:
+        yield
+    finally:
+        ort.set_default_logger_severity(WARNING)
 
 
 def _windows_library(ep_name: str) -> str | None:

@@ -84,3 +84,8 @@ class Provider:
     memory_pattern: bool = True
     traps: tuple[str, ...] = ()
     advice: tuple[Advice, ...] = ()
+
+    @property
+    def option_keys(self) -> tuple[str, ...]:
+        """What a user may set."""
+        return tuple(option.key for option in self.options)
