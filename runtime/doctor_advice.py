@@ -67,7 +67,9 @@ def of_role(
         if is_installed(providers[key]):
             kinds = [kind] if kind else list(PROVIDERS[key].devices)
             texts += of_provider(key, providers[key], kinds, check.reason, here)
-    texts += _to_install([key for key in keys if not is_installed(providers[key])])
+    absent = [key for key in keys if not is_installed(providers[key])]
+    wanted = next(iter(PROVIDERS[keys[0]].devices)) if kind is None else kind
+    texts += _to_install(absent, wanted, here)
     return list(dict.fromkeys(texts))
 
 
@@ -115,10 +117,16 @@ def _flags(
     return []
 
 
-def _to_install(keys: Sequence[str]) -> Iterator[str]:
-    """How to get providers that are not here."""
+def _to_install(keys: Sequence[str], kind: Kind, here: Surroundings) -> Iterator[str]:
+    """How to get providers that are not here and of use on this system, by the kernel's devices."""
+    useless = []
     for key in keys:
         provider = PROVIDERS[key]
+        if here.system not in provider.systems:
+            continue  # as its own error says
+        if here.system == "linux" and not here.has(kind) and provider.stands_for != kind:
+            useless.append(key)
+            continue
         extra = f', the extra "{provider.extra}" of this package' if provider.extra else ""
         if provider.distribution is not None:
             yield f"{key}: python -m pip install {provider.distribution}{extra}"
@@ -127,3 +135,5 @@ def _to_install(keys: Sequence[str]) -> Iterator[str]:
                 f"{key}: python -m pip install {provider.built_in}{extra}; uninstall onnxruntime "
                 "before"
             )
+    if useless:
+        yield f"The kernel offers no {kind}: {', '.join(useless)} would find none."

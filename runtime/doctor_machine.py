@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from runtime.bench_report import machine
 from runtime.memory import available_bytes
-from runtime.providers import PROVIDERS, Surroundings, files_of_devices
+from runtime.providers import PROVIDERS, Surroundings, files_of_devices, files_of_makers
 
 VENDORS: Mapping[str, str] = {
     "0x8086": "Intel",
@@ -49,7 +49,7 @@ def surroundings(
         frozenset(environ),
         {
             f"/{file.relative_to(root).as_posix()}": os.access(file, os.R_OK | os.W_OK)
-            for file in files_of_devices(root)
+            for file in (*files_of_devices(root), *files_of_makers(root))
         },
         missing,
     )
@@ -57,7 +57,7 @@ def surroundings(
 
 def _packages() -> list[str]:
     """The installed distributions that bring onnxruntime; more than one overwrite each other."""
-    names = {"onnxruntime"} | {str(each.built_in) for each in PROVIDERS.values()}
+    names = {"onnxruntime"} | {str(each.built_in).partition(",")[0] for each in PROVIDERS.values()}
     found = []
     for name in sorted(
         name for name in names if name.startswith("onnxruntime") and " " not in name

@@ -1,5 +1,6 @@
 """What helps, and which flags would work."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,11 +117,23 @@ def test_a_word_without_a_device_says_what_to_install() -> None:
 
 
 def test_a_named_provider_alone_is_helped() -> None:
-    texts = of_role(role(), NOTHING | {"execution_provider": "dml"}, machine(), HERE)
-    assert texts == [
+    asked, windows = NOTHING | {"execution_provider": "dml"}, Surroundings("win32", "amd64")
+    assert of_role(role(), asked, machine(), HERE) == [], "it is for Windows, as the error says"
+    assert of_role(role(), asked, machine(), windows) == [
         'DirectML: python -m pip install onnxruntime-directml, the extra "directml" of this '
         "package; uninstall onnxruntime before"
     ]
+
+
+def test_nothing_is_to_be_installed_for_a_device_that_is_not_there() -> None:
+    asked = NOTHING | {"device": "GPU"}
+    texts = of_role(role(), asked, machine(), HERE)
+    assert [text.partition(":")[0] for text in texts] == ["WebGPU", "The kernel offers no GPU"]
+    assert texts[1].endswith(": CUDA, NvTensorRTRTX, OpenVINO, MIGraphX, QNN would find none.")
+    for file in ("/dev/nvidia0", "/dev/dri/renderD128", "/dev/dxg"):
+        texts = of_role(role(), asked, machine(), replace(HERE, nodes={file: True}))
+        assert any("pip install onnxruntime-gpu" in text for text in texts)
+        assert not any("kernel" in text for text in texts)
 
 
 def test_a_place_that_was_found_is_helped_by_its_provider() -> None:

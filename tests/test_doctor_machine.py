@@ -59,7 +59,11 @@ def test_files_that_this_user_may_not_open_are_closed(
     file = write(tmp_path / "dev/dri/renderD128")
     monkeypatch.setattr("os.access", lambda *_: False)
     found = surroundings({"HOME": "/", "DISPLAY": ""}, frozenset({"libx.so"}), tmp_path)
+    card = write(tmp_path / "dev/nvidia0")
+    write(tmp_path / "dev/nvidiactl")
     assert found.nodes == {f"/{file.relative_to(tmp_path)}": False}
+    found = surroundings({"HOME": "/", "DISPLAY": ""}, frozenset({"libx.so"}), tmp_path)
+    assert found.nodes == {f"/{each.relative_to(tmp_path)}": False for each in (file, card)}
     assert found.variables == {"HOME", "DISPLAY"}
     assert (found.system, found.missing) == (sys.platform, frozenset({"libx.so"}))
 

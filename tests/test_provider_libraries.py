@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,10 +109,32 @@ def test_a_missing_package_names_what_brings_it(monkeypatch: pytest.MonkeyPatch)
         assert f"'{distribution}>=" in written
         assert key.lower() in extras["optional-dependencies"]
     for key, extra in (("CUDA", "cuda"), ("DirectML", "directml")):
+        monkeypatch.setattr(sys, "platform", PROVIDERS[key].systems[-1])
         with pytest.raises(ProviderError, match=f"comes with {PROVIDERS[key].built_in}, or from a"):
             register(key)
         (requirement,) = extras["optional-dependencies"][extra]
         assert requirement.startswith(f"{PROVIDERS[key].built_in}>=")
+
+
+@pytest.mark.parametrize(
+    ("system", "key", "message"),
+    [
+        ("linux", "DirectML", "DirectML is not here: its package is for Windows only."),
+        ("darwin", "QNN", "QNN is not here: its package is for Linux and Windows only."),
+        ("win32", "MIGraphX", "for Linux only, and Windows ML has it not on this machine."),
+        ("linux", "MIGraphX", "it comes with onnxruntime-migraphx, from AMD, or from a library"),
+        ("darwin", "WebGPU", "WebGPU is not installed: python -m pip install"),
+    ],
+)
+@pytest.mark.usefixtures("fresh_catalogue")
+def test_what_is_for_another_system_is_not_to_be_installed(
+    system: str, key: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Machine(monkeypatch, libraries={})
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(libraries, "_catalogue", cache(lambda: catalogue().EpCatalog()))
+    with pytest.raises(ProviderError, match=re.escape(message)):
+        register(key)
 
 
 def test_a_library_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

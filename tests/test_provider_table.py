@@ -57,6 +57,7 @@ def test_the_page_lists_every_provider_and_option(key: str) -> None:
     for name in (provider.distribution, provider.built_in):
         assert name is None or name.removesuffix(", for macOS") in row
     assert ("Windows ML" in row) == provider.windows_ml
+    assert row.endswith(f" | {provider.systems_named.replace(' and ', ', ')} |")
     for takes in provider.devices.values():
         assert ", ".join(takes.precisions) in row.replace(" (of the [npu](npu.md) graph)", "")
     section = PAGE.partition(f"\n### {key}\n")[2].partition("\n### ")[0]

@@ -1,6 +1,11 @@
 """Where a graph runs: the only package that names an execution provider."""
 
-from runtime.providers.advice import Surroundings, files_of_devices, missing_libraries
+from runtime.providers.advice import (
+    Surroundings,
+    files_of_devices,
+    files_of_makers,
+    missing_libraries,
+)
 from runtime.providers.arrays import bind, input_type
 from runtime.providers.cores import pinned, usable_cores
 from runtime.providers.devices import (
@@ -46,6 +51,7 @@ __all__ = [
     "device_of",
     "devices",
     "files_of_devices",
+    "files_of_makers",
     "find_word",
     "has_own_memory",
     "identity",

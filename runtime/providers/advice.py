@@ -28,6 +28,10 @@ class Surroundings:
     missing: frozenset[str] = frozenset()
     software: bool = False
 
+    def has(self, kind: "Kind") -> bool:
+        """Whether Linux's kernel offers a device of the kind, which every machine does of CPU."""
+        return kind == "CPU" or any(name.startswith(STARTS[kind]) for name in self.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -81,6 +85,11 @@ def files_of_devices(root: Path = Path("/")) -> list[Path]:
     return sorted((*root.glob("dev/dri/renderD*"), *root.glob("dev/accel/accel*")))
 
 
+def files_of_makers(root: Path = Path("/")) -> list[Path]:
+    """Those of NVIDIA, of AMD and of Windows below its Linux, which may be there without others."""
+    return [found for name in ("nvidia[0-9]*", "kfd", "dxg") for found in root.glob(f"dev/{name}")]
+
+
 def _state(start: str, here: Surroundings) -> Literal["open", "absent", "closed"]:
     """Of the files of devices whose names start so."""
     found = [opens for name, opens in here.nodes.items() if name.startswith(start)]
@@ -98,6 +107,10 @@ def _loads(name: str) -> bool:
 
 
 _GPU, _NPU = "/dev/dri/renderD", "/dev/accel/accel"
+STARTS: Mapping["Kind", tuple[str, ...]] = {
+    "GPU": (_GPU, "/dev/nvidia", "/dev/kfd", "/dev/dxg"),
+    "NPU": (_NPU, "/dev/dxg"),
+}
 # What holds for every provider that reaches a device by Linux's own files.
 LINUX_GPU = (
     Advice(

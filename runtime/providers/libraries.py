@@ -116,6 +116,12 @@ def _own_library(key: str) -> str:
         path = _windows_library(provider.ep_name)
         if path is not None:
             return path
+    if sys.platform not in provider.systems:
+        windows = provider.windows_ml and sys.platform == "win32"
+        raise ProviderError(
+            f"{key} is not here: its package is for {provider.systems_named} only"
+            f"{', and Windows ML has it not on this machine' if windows else ''}."
+        )
     if provider.distribution is not None:
         raise ProviderError(
             f"{key} is not installed: python -m pip install {provider.distribution}"

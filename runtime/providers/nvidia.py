@@ -52,6 +52,7 @@ CUDA = Provider(
     "CUDAExecutionProvider",
     {"GPU": Takes(("portable",), ("fp16", "fp32"))},
     built_in="onnxruntime-gpu",
+    systems=("linux", "win32"),
     extra="cuda",
     options=CUDA_OPTIONS,
     # Float32 as asked for: its default is TensorFloat-32, with ten bits where float32 has 23.
@@ -76,6 +77,7 @@ TENSORRT_RTX = Provider(
     package="onnxruntime_ep_nv_tensorrt_rtx",
     distribution="onnxruntime-ep-nv-tensorrt-rtx",
     built_in="onnxruntime-trt-rtx",
+    systems=("linux", "win32"),
     windows_ml=True,
     options=RTX_OPTIONS,
     number_key="device_id",

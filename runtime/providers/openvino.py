@@ -77,6 +77,7 @@ OPENVINO = Provider(
     },
     package="onnxruntime_ep_openvino",
     distribution="onnxruntime-ep-openvino",
+    systems=("linux", "win32"),
     extra="openvino",
     windows_ml=True,
     options=OPTIONS,

@@ -27,6 +27,7 @@ DIRECTML = Provider(
         "NPU": Takes(("portable",), ("fp16", "fp32")),
     },
     built_in="onnxruntime-directml",
+    systems=("win32",),
     extra="directml",
     options=(
         Option("device_id", "which adapter; GPU:1 sets it", default="0", least=0),
@@ -69,6 +70,7 @@ COREML = Provider(
         "CPU": Takes(("portable",), ("fp32",)),
     },
     built_in="onnxruntime, for macOS",
+    systems=("darwin",),
     options=(
         Option(
             "ModelFormat", "Core ML's form of a graph", ("MLProgram", "NeuralNetwork"), "MLProgram"
@@ -99,9 +101,9 @@ COREML = Provider(
 MIGRAPHX = Provider(
     "MIGraphXExecutionProvider",
     {"GPU": Takes(("portable",), ("fp16", "fp32"))},
-    package="onnxruntime_ep_migraphx",
-    distribution="onnxruntime-ep-migraphx",
-    built_in="onnxruntime-migraphx",
+    package="onnxruntime_ep_migraphx",  # what pip fetches by that name is empty, as of 0.0.0
+    built_in="onnxruntime-migraphx, from AMD",
+    systems=("linux",),
     windows_ml=True,
     options=(
         Option("device_id", "which card; GPU:1 sets it", default="0", least=0),
@@ -137,6 +139,7 @@ VITISAI = Provider(
     "VitisAIExecutionProvider",
     {"NPU": Takes(("portable",), ("fp16", "fp32"))},
     built_in="the onnxruntime of AMD's Ryzen AI software",
+    systems=("linux", "win32"),
     windows_ml=True,
     options=(
         Option("config_file", "its settings, a JSON file"),

@@ -11,6 +11,7 @@ from runtime.providers.options import Option
 
 Kind = Literal["CPU", "GPU", "NPU"]
 KINDS: tuple[Kind, ...] = ("CPU", "GPU", "NPU")
+SYSTEMS: Mapping[str, str] = {"linux": "Linux", "win32": "Windows", "darwin": "macOS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Provider:
     ep_name: onnxruntime's. devices: what it takes by kind; the first is meant where nobody names
     one. package, distribution: the Python package that brings its library, and what pip calls it;
     extra: this package's name for both.
-    built_in: the distribution of onnxruntime that has it inside. windows_ml: Windows may have it in
+    built_in: the distribution of onnxruntime that has it inside. systems: those, as sys.platform
+    says them, that either of both is for. windows_ml: Windows may have it in
     its catalogue. stands_for: the kind that its device of type CPU emulates, where it does.
     chooses_itself: it has one device, whichever it is. options: those a user may set; elsewhere:
     keys that it would ignore, and where to say the same. defaults: what it is told for a kind and
@@ -67,6 +69,7 @@ class Provider:
     distribution: str | None = None
     extra: str | None = None
     built_in: str | None = None
+    systems: tuple[str, ...] = ("linux", "win32", "darwin")
     windows_ml: bool = False
     stands_for: Kind | None = None
     chooses_itself: bool = False
@@ -84,6 +87,11 @@ class Provider:
     memory_pattern: bool = True
     traps: tuple[str, ...] = ()
     advice: tuple[Advice, ...] = ()
+
+    @property
+    def systems_named(self) -> str:
+        """What it is for, in words."""
+        return " and ".join(SYSTEMS[each] for each in self.systems)
 
     @property
     def option_keys(self) -> tuple[str, ...]:

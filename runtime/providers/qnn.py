@@ -132,6 +132,7 @@ QNN = Provider(
     },
     package="onnxruntime_qnn",
     distribution="onnxruntime-qnn",
+    systems=("linux", "win32"),
     extra="qnn",
     windows_ml=True,
     stands_for="NPU",
