@@ -97,6 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     named.add_argument(
         "--offline", action="store_true", help="take the model from pip's find-links folders only"
     )
+    named.add_argument(
+        "--keep-fetched",
+        metavar="FOLDER",
+        type=Path,
+        help="keep the model file there, and take it from there if it was kept",
+    )
     loose = kinds.add_parser("gguf", help="build a model from a GGUF file")
     loose.add_argument("source", metavar="FILE", type=Path, help="the GGUF file")
     for kind in (named, loose):
@@ -190,7 +196,9 @@ def _run(options: argparse.Namespace) -> None:
     def model_file(work: "Workshop") -> Path:
         if chosen is None:
             return Path(options.source)
-        return recipe.fetched(chosen, work, offline=options.offline, progress=_say)
+        return recipe.fetched(
+            chosen, work, keep=options.keep_fetched, offline=options.offline, progress=_say
+        )
 
     # Links are followed: what is moved into place must not replace one. Circles stay as they are.
     _build(plan, Path(os.path.realpath(options.out)), model_file)

@@ -1,5 +1,6 @@
 """Recipes: where a named model comes from, and how to fetch its file."""
 
+import contextlib
 import json
 import os
 import re
@@ -113,18 +114,34 @@ def _trained(data: dict[str, Any], what: str, folder: Path) -> Trained | None:
     return Trained(folder / name, Source("safetensors", name, sha256, data["licence"]))
 
 
-def fetched(recipe: Recipe, work: Workshop, *, offline: bool, progress: Progress) -> Path:
-    """The recipe's model file, from an earlier build that was interrupted or else fetched.
+def fetched(
+    recipe: Recipe, work: Workshop, *, keep: Path | None, offline: bool, progress: Progress
+) -> Path:
+    """The recipe's model file, from an earlier build or else fetched.
 
-    Raises BuildError as `fetch`.
+    keep: a folder where it stays for later builds, under its sha256; where that cannot be written
+    it goes with the workshop. Raises BuildError as `fetch`.
     """
+    kept = None
+    if keep is not None:
+        kept = keep / recipe.member_sha256 / Path(recipe.member).name
+        if kept.is_file() and file_sha256(kept) == recipe.member_sha256:
+            progress(f"{kept} was fetched before")
+            return kept
     part = work.find(recipe.member_sha256)
     if part is None:
         part = work.make(
             recipe.member_sha256,
             lambda folder: fetch(recipe, folder, offline=offline, progress=progress).name,
         )
-    return part.folder / str(part.result)
+    path = part.folder / str(part.result)
+    if kept is None:
+        return path
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(kept)
+        return kept
+    return path
 
 
 def fetch(recipe: Recipe, folder: Path, *, offline: bool, progress: Progress) -> Path:

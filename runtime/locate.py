@@ -60,7 +60,8 @@ def locate_bundle(
 
     if isinstance(model, str) and model in known:
         folder = _recipe_place(cache, known[model])
-        source, needs_network = ["recipe", model], True
+        source = ["recipe", model, "--keep-fetched", str(cache.absolute() / "fetched")]
+        needs_network = True
         usual = _recipe_graphs(known[model])
     else:
         path = _named_path(model, sorted(known))

@@ -131,7 +131,8 @@ def test_recipes_are_the_json_files_with_a_source(tmp_path: Path) -> None:
 def test_first_use_builds_and_later_use_does_not(tmp_path: Path) -> None:
     build = Builder()
     folder, said = locate(RECIPE, tmp_path, build)
-    assert build.calls == [["recipe", RECIPE, "--out", str(folder)]]
+    keep = ["--keep-fetched", str(tmp_path / "fetched")]
+    assert build.calls == [["recipe", RECIPE, *keep, "--out", str(folder)]]
     assert folder.is_relative_to(tmp_path)
     assert Manifest.load(folder).name == "tiny"
     assert str(folder) in " ".join(said)
@@ -160,7 +161,8 @@ def test_graphs_that_the_usual_bundle_lacks_are_built_in_a_folder_of_their_own(
         assert (folder, said, len(build.calls)) == (usual, [], 1)
         return
     own = [name for name in named.split(",") if not name.endswith("usual")]
-    assert build.calls[1:] == [["recipe", RECIPE, "--graphs", named, "--out", str(folder)]]
+    keep = ["--keep-fetched", str(tmp_path / "fetched")]
+    assert build.calls[1:] == [["recipe", RECIPE, *keep, "--graphs", named, "--out", str(folder)]]
     assert folder.name == "-".join([usual.name, *own]).replace("/", "-")
     assert said[0].endswith(f"Building it once; this takes some minutes, with {' and '.join(own)}.")
     assert locate(RECIPE, tmp_path, build, graphs=graphs, offline=True) == (folder, [])

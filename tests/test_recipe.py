@@ -66,12 +66,44 @@ def test_what_an_interrupted_build_fetched_is_not_fetched_again(
 ) -> None:
     said: list[str] = []
     paths = [
-        recipe.fetched(toy, Workshop(tmp_path / "work"), offline=True, progress=said.append)
+        recipe.fetched(
+            toy, Workshop(tmp_path / "work"), keep=None, offline=True, progress=said.append
+        )
         for _ in range(2)
     ]
     assert paths[0] == paths[1]
     assert paths[0].read_bytes() == CONTENT
     assert [line for line in said if line.startswith("looking")] == said[:1]
+
+
+def test_what_was_fetched_is_kept_for_other_builds_while_it_is_whole(
+    toy: Recipe, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    keep = tmp_path / "fetched"
+
+    def fetched(build: str) -> Path:
+        work = Workshop(tmp_path / build)
+        return recipe.fetched(toy, work, keep=keep, offline=True, progress=said.append)
+
+    kept = fetched("one")
+    assert kept == keep / toy.member_sha256 / "toy.gguf"
+    Workshop(tmp_path / "one").empty()
+    assert fetched("two") == kept
+    assert [line for line in said if line.startswith("looking")] == said[:1]
+    assert said[-1] == f"{kept} was fetched before"
+    kept.write_bytes(CONTENT[:-1])
+    assert fetched("three") == kept
+    assert kept.read_bytes() == CONTENT
+    assert [path for path in keep.rglob("*") if path.is_file()] == [kept]
+
+
+def test_where_nothing_can_be_kept_it_is_fetched_all_the_same(toy: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    work = Workshop(tmp_path / "work")
+    path = recipe.fetched(toy, work, keep=tmp_path / "file", offline=True, progress=print)
+    assert path.is_relative_to(work.folder)
+    assert path.read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(
