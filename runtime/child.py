@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import MirrorError, ProviderError
+from runtime.errors import LateError, MirrorError, ProviderError
 from runtime.records import read_record
 from runtime.whole_file import write_whole
 
@@ -28,7 +28,7 @@ def run_child(
     It reads the request as a line of JSON, and writes {"found": ..} or {"error": ..} to the file
     "answer" of the request: its standard output may be full of what a provider prints. what: for a
     sentence. Raises ProviderError with what the child said, or how it ended: by a signal, with an
-    exit code, or at `time_limit_s`.
+    exit code; LateError at `time_limit_s`.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log.txt"
@@ -47,7 +47,7 @@ def run_child(
                 code = _ended(child, line.encode(), time_limit_s)
             except subprocess.TimeoutExpired:
                 _kill(child)
-                raise ProviderError(
+                raise LateError(
                     f"{what} was not done after {time_limit_s:g} s, the time limit.{_tail(log)}"
                 ) from None
             except BaseException:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runtime.doctor_flags import LONG_LIMIT_S
 from runtime.doctor_roles import RoleCheck
 from runtime.doctor_tries import Found
 from runtime.manifest import RoleName
@@ -58,7 +59,7 @@ def of_role(
             key, providers[key], kinds, check.reason, here, emulated=check.emulated
         )
         if "the time limit" in check.reason:
-            texts.append("Give it longer: --time-limit 600.")
+            texts.append(f"Give it longer: --time-limit {LONG_LIMIT_S}.")
         return list(dict.fromkeys(texts))
     kind = None if asked["device"] is None else find_word(asked["device"])[0]
     named = asked["execution_provider"]

@@ -13,7 +13,7 @@ from runtime.errors import UsageError
 from runtime.parser import new_parser
 
 PROGRAM = "mirror-doctor"
-TIME_LIMIT_S = 55
+TIME_LIMIT_S, LONG_LIMIT_S = 55, 600
 TOKENS = 16
 OF_A_MODEL = ("draft_model", "precision", "verify", "context_length", "report")
 DESCRIPTION = """\

@@ -10,7 +10,7 @@ from typing import Any
 from runtime import memory
 from runtime.doctor_tries import Found, Tries
 from runtime.draft_model import draft_role
-from runtime.errors import BundleError, ProviderError
+from runtime.errors import BundleError, LateError, ProviderError
 from runtime.flavours import choose_graph, suited
 from runtime.manifest import Graph, Manifest, RoleName
 from runtime.places import usual_precision
@@ -24,7 +24,7 @@ class GraphCheck:
 
     nodes: by provider and operator. trial, greedy: how far its answers are from the CPU's on the
     same graph. parity: how far the graph is from float32, as its bundle says. reason: why it cannot
-    run; None where it can.
+    run; None where it can. late: only as it was not done in time, so that nobody knows.
     """
 
     name: str
@@ -37,6 +37,7 @@ class GraphCheck:
     trial: Found | None = None
     greedy: Found | None = None
     reason: str | None = None
+    late: bool = False
 
 
 @dataclass(slots=True)
@@ -133,6 +134,7 @@ def check_graphs(check: RoleCheck, pair: Pair, tries: Tries, *, tokens: int | No
             _try(checked, manifest, role, graph, place, tries, tokens)
         except (ProviderError, BundleError) as error:
             checked.reason = str(error)
+            checked.late = isinstance(error, LateError)
     check.reason = check.graphs[0].reason
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import shorten
 from typing import Any
 
+from runtime.doctor_flags import LONG_LIMIT_S
 from runtime.doctor_roles import apart, listed
 
 Report = Mapping[str, Any]
@@ -27,14 +28,24 @@ def shown(report: Report) -> str:
         f"{role['role']} on {role['place']['words'] if role['place'] else 'no device'}"
         for role in pair["roles"]
     )
-    lines.append(f"The pair {'can' if pair['can_run'] else 'cannot'} run as asked: {places}.")
+    lines.append(f"The pair {_whether(pair)} run as asked: {places}.")
     lines += [f"  {reason}" for reason in pair["reasons"]]
     lines += [f"  advice: {text}" for text in pair["advice"]]
     best = pair["best"] or "both models on the CPU, without flags of devices"
     lines.append(f"The best pair here: {best}.")
     if pair["emulated"]:
-        lines.append(f"Software plays devices, for a try: {pair['emulated']}.")
+        lines.append(
+            f"Software plays devices, for a try: {pair['emulated']}. It is slow: with --model give "
+            f"each step here --time-limit {LONG_LIMIT_S}."
+        )
     return "\n".join(lines)
+
+
+def _whether(pair: Report) -> str:
+    late = [role for role in pair["roles"] if any(graph["late"] for graph in role["graphs"])]
+    if pair["can_run"]:
+        return "can"
+    return "was not shown to" if len(late) == len(pair["reasons"]) else "cannot"
 
 
 def rows(report: Report) -> Iterator[str]:
@@ -150,7 +161,10 @@ def _shown_role(role: Report) -> Iterator[str]:
                 f"    beside the CPU: {apart(trial)}, {trial['equal']} of {trial['rows']} rows "
                 f"choose the same token; {trial['seconds']:.0f} s"
             )
-        yield f"    {'it runs' if graph['reason'] is None else 'it does not run'}"
+        if graph["late"]:
+            yield "    not done in time: a larger --time-limit may show whether it runs"
+        else:
+            yield f"    {'it runs' if graph['reason'] is None else 'it does not run'}"
 
 
 def _size(count: int | None) -> str:

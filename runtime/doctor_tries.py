@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 from runtime.child import run_child
 from runtime.errors import ProviderError, UsageError
+from runtime.heartbeat import heartbeat
 from runtime.locate import module_command
 from runtime.manifest import Graph, Manifest, RoleName
 from runtime.providers import PROVIDERS, Place
-from runtime.trial import Trial, try_graph
+from runtime.trial import ALIVE_S, Trial, try_graph
 
 Found = dict[str, Any]
 
@@ -59,9 +60,8 @@ class Tries:
             self.tell(f"Asking {whom} for devices.")
             libraries = {key: _text(self.libraries.get(key)) for key in keys}
             try:
-                answer = self.ask(
-                    "listing", {"libraries": libraries}, f"Listing {whom}", self.time_limit_s
-                )
+                request = {"libraries": libraries}
+                answer = self._asked("listing", request, f"Listing {whom}", self.time_limit_s)
             except ProviderError as error:
                 answer = {key: {"reason": str(error)} for key in keys}
             found |= answer
@@ -84,7 +84,7 @@ class Tries:
             "asked": asked,
             "libraries": {key: _text(path) for key, path in self.libraries.items()},
         }
-        found = self.ask("place", request, f"Looking for the {role}'s device", self.time_limit_s)
+        found = self._asked("place", request, f"Looking for the {role}'s device", self.time_limit_s)
         if "usage" in found:
             raise UsageError(found["usage"])
         return replace(Place.from_data(found), report=report), found["emulated"]
@@ -94,7 +94,8 @@ class Tries:
         self.tell(f"Trying {place}.")
         none = dict.fromkeys(("largest_difference", "spread", "seconds", "reason"))
         try:
-            found = self.ask("smoke", place.as_data(), f"A small graph on {place}", self._minute)
+            what = f"A small graph on {place}"
+            found = self._asked("smoke", place.as_data(), what, self._minute)
         except ProviderError as error:
             return {"verdict": "failed", **none, "reason": str(error)}
         right = found.pop("right")
@@ -105,13 +106,14 @@ class Tries:
         self.tell(f"Loading {graph.file} on {place}.")
         request = _request(manifest, role, graph, place)
         what = f"Loading {graph.file} on {place}"
-        nodes: Found = self.ask("nodes", request, what, self.time_limit_s)["nodes"]
+        nodes: Found = self._asked("nodes", request, what, self.time_limit_s)["nodes"]
         return nodes
 
     def trial(self, manifest: Manifest, role: RoleName, graph: Graph, place: Place) -> Trial:
         """A graph's answers in a place beside the CPU's; raises ProviderError."""
         self.tell(f"Trying {graph.file} on {place}, and on the CPU.")
-        return self.try_graph(manifest, role, graph, place, time_limit_s=self.time_limit_s)
+        with heartbeat(f"Trying {graph.file} on {place}", self.tell, every_s=ALIVE_S):
+            return self.try_graph(manifest, role, graph, place, time_limit_s=self.time_limit_s)
 
     def greedy(
         self, manifest: Manifest, role: RoleName, graph: Graph, place: Place, tokens: int
@@ -120,7 +122,14 @@ class Tries:
         self.tell(f"Comparing {tokens} tokens of {graph.file} on {place} and on the CPU.")
         request = {**_request(manifest, role, graph, place), "tokens": tokens}
         what = f"Comparing tokens of {graph.file} on {place}"
-        return self.ask("greedy", request, what, self.time_limit_s)
+        return self._asked("greedy", request, what, self.time_limit_s)
+
+    def _asked(
+        self, task: str, request: Mapping[str, Any], what: str, time_limit_s: float
+    ) -> Found:
+        """As `ask`, with a sign of life."""
+        with heartbeat(what, self.tell, every_s=ALIVE_S):
+            return self.ask(task, request, what, time_limit_s)
 
     @property
     def _minute(self) -> float:

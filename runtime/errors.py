@@ -29,5 +29,9 @@ class ProviderError(MirrorError):
     """A device or execution provider was asked for and cannot be used."""
 
 
+class LateError(ProviderError):
+    """What was tried on a device was not done in its time; it might have been with more."""
+
+
 class DraftError(MirrorError):
     """The draft raised, stalled or answered nonsense; generation goes on without it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.child import run_child
-from runtime.errors import ProviderError
+from runtime.errors import LateError, ProviderError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,7 +67,7 @@ def test_a_child_that_hangs_ends_with_its_own_children(tmp_path: Path) -> None:
         "time.sleep(60)"
     )
     message = r"^Trying it was not done after 1\.5 s, the time limit\. It said at last: busy$"
-    with pytest.raises(ProviderError, match=message):
+    with pytest.raises(LateError, match=message):
         child(code, time_limit_s=1.5)
     assert_gone(int((tmp_path / "pid").read_text()))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runtime.doctor import main
-from runtime.errors import BundleError, ProviderError
+from runtime.errors import BundleError, LateError, ProviderError
 from runtime.manifest import Manifest
 from runtime.providers import PROVIDERS
 from tests.fake_doctor import FakeTasks, device, listed, place
@@ -52,7 +52,8 @@ def test_all_providers_are_told_and_the_cpu_can_run() -> None:
     assert "    NPU: no more is told, played by software" in stdout
     assert "The pair can run as asked: target on CPU, draft on CPU." in stdout
     assert "The best pair here: --device GPU." in stdout
-    assert "for a try: --draft-device NPU --draft-execution-provider QNN." in stdout
+    assert "for a try: --draft-device NPU --draft-execution-provider QNN. It is" in stdout
+    assert "--time-limit 600.\n" in stdout
     assert "Trying WebGPU on GPU." in stderr
 
 
@@ -77,7 +78,7 @@ def test_a_pair_that_can_run(tiny_bundle: Path) -> None:
             "target: No supported adapters\n",
         ),
         (
-            {"trials": {"QNN": ProviderError("It was not done after 55 s, the time limit.")}},
+            {"trials": {"QNN": LateError("It was not done after 55 s, the time limit.")}},
             "draft: It was not done after 55 s, the time limit.\n  advice:",
         ),
     ],
@@ -88,7 +89,10 @@ def test_a_pair_that_cannot_run_fails_and_says_why(
     flags = "-m tiny --device GPU --draft-device NPU"
     code, stdout, _ = doctor(flags, tasks(**changes), tiny_bundle)
     assert code == 1
-    assert "The pair cannot run as asked" in stdout
+    late = "time limit" in says
+    assert f"The pair {'was not shown to' if late else 'cannot'} run as asked" in stdout
+    assert ("    not done in time: a larger --time-limit may show" in stdout) is late
+    assert ("it does not run" in stdout) is False
     assert says in stdout
 
 

@@ -1,5 +1,6 @@
 """What is tried in child processes, and what becomes of those that end badly."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from runtime.doctor_tries import Tries
 from runtime.errors import ProviderError, UsageError
+from runtime.manifest import Manifest
 from runtime.providers import PROVIDERS, Place
 from tests.fake_doctor import FakeTasks, device, listed, place
 
@@ -45,6 +47,33 @@ def test_a_small_graph_is_right_or_wrong_or_fails() -> None:
     assert found["QNN"]["spread"] is None
     assert found["OpenVINO"]["largest_difference"] == 0.2
     assert set(found["CPU"]) == set(found["OpenVINO"]) == set(found["QNN"])
+
+
+def test_a_long_step_gives_signs_of_life(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.doctor_tries.ALIVE_S", 0.001)
+    said: list[str] = []
+    alive = threading.Event()
+
+    def tell(text: str) -> None:
+        said.append(text)
+        if " so far" in text:
+            alive.set()
+
+    def slow(*_: Any, **__: Any) -> Any:
+        assert alive.wait(20)
+        alive.clear()
+        return {"nodes": {}}
+
+    manifest = Manifest.load(tiny_bundle)
+    graph = manifest.target.graphs["portable-fp32"]
+    own = Tries(tell, {}, 55.0, slow, slow)
+    own.nodes(manifest, "target", graph, Place("CPU"))
+    assert said[1].startswith("  … Loading target/fp32/portable")
+    said.clear()
+    own.trial(manifest, "target", graph, Place("CPU"))
+    assert said[1].startswith("  … Trying target/fp32/portable")
 
 
 def test_a_place_is_found_with_what_it_is_told() -> None:
