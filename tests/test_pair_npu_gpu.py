@@ -30,7 +30,6 @@ def test_the_draft_works_on_the_npu_while_the_target_does_on_the_gpu(
             context_length=128,
             threads=1,
             draft_threads=1,
-            draft_time_limit_s=300,
         ) as session,
     ):
         answer = session.generate(PROMPT, Sampling(), max_new_tokens=5)
