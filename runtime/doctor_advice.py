@@ -7,10 +7,10 @@ from typing import Any
 from runtime.doctor_flags import LONG_LIMIT_S
 from runtime.doctor_roles import RoleCheck
 from runtime.doctor_tries import Found
-from runtime.manifest import RoleName
+from runtime.manifest import Precision, RoleName
 from runtime.providers import BEST, PROVIDERS, Kind, Place, Surroundings, find_word, key_of
 
-Takes = Callable[[RoleName, Place], bool]
+Takes = Callable[[RoleName, Place, Precision | None], bool]
 
 
 def of_provider(
@@ -82,7 +82,8 @@ def is_installed(found: Found) -> bool:
 def best_pair(providers: Mapping[str, Found], takes: Takes, *, emulated: bool = False) -> str:
     """The flags of the best pair on devices that computed right, "" for both on the CPU.
 
-    takes: whether a role has a graph for a place, and was not seen to fail there. emulated: on
+    takes: whether a role has a graph for a place, in a precision where one is named, and was not
+    seen to fail there. A GPU that has no float16 gets fp32. emulated: on
     those that software plays, not on real ones.
     """
     target = _flags("target", "GPU", providers, takes, emulated=emulated)
@@ -105,16 +106,17 @@ def _flags(
     if role == "target":
         device, provider = "--device", "-e"
     here = [
-        (key, found["smoke"]["verdict"])
+        (key, found["smoke"])
         for key in BEST[kind]
         for found in providers[key]["devices"]
         if (found["kind"], found["number"], found["emulated"]) == (kind, 0, emulated)
     ]
-    for key, verdict in here:
-        if verdict == "right" and takes(role, Place(key, kind)):
-            if not emulated and key == here[0][0]:
-                return [f"{device} {kind}"]
-            return [f"{device} {kind} {provider} {key}"]
+    for key, smoke in here:
+        precision: Precision | None = "fp32" if smoke.get("float16") is False else None
+        if smoke["verdict"] == "right" and takes(role, Place(key, kind), precision):
+            named = [] if not emulated and key == here[0][0] else [f"{provider} {key}"]
+            told = [f"--precision {precision}"] if precision and role == "target" else []
+            return [f"{device} {kind}", *named, *told]
     return []
 
 

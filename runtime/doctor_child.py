@@ -91,6 +91,14 @@ def smoke(request: Found) -> Found:
     }
 
 
+def halves(request: Found) -> Found:
+    """Whether a place runs that graph in float16, and right."""
+    try:
+        return {"right": providers.smoke_test(Place.from_data(request), halves=True).right}
+    except Exception:  # noqa: BLE001 - onnxruntime's own classes have no other base
+        return {"right": False}
+
+
 def nodes(request: Found) -> Found:
     """How many nodes of which operators of a graph's files each provider runs; of the CPU none.
 
@@ -156,6 +164,7 @@ TASKS: Mapping[str, Callable[[Found], Found]] = {
     "listing": listing,
     "place": place,
     "smoke": smoke,
+    "halves": halves,
     "nodes": nodes,
     "greedy": greedy,
 }

@@ -10,7 +10,7 @@ from runtime.doctor_roles import Pair, RoleCheck, check_memory
 from runtime.doctor_tries import Found
 from runtime.errors import BundleError
 from runtime.flavours import choose_graph, suited
-from runtime.manifest import RoleName
+from runtime.manifest import Precision, RoleName
 from runtime.memory import available_bytes
 from runtime.providers import PROVIDERS, Place, Surroundings
 
@@ -44,9 +44,8 @@ def document(
             "other: uninstall all, then install one."
         )
 
-    def takes(role: RoleName, place: Place) -> bool:
-        failed = [each.place for each in checks if each.role == role and each.reason is not None]
-        if any(place.same_device(each) for each in failed if each is not None):
+    def takes(role: RoleName, place: Place, precision: Precision | None) -> bool:
+        if any(_fails(each, role, place, precision) for each in checks):
             return False
         if pair is None:
             return True
@@ -54,10 +53,10 @@ def document(
         if found is None:
             return False
         try:
-            choose_graph(*found, place)
+            graph = choose_graph(*found, place, precision if role == "target" else None)
         except BundleError:
             return False
-        return True
+        return precision is None or graph.precision != "fp16"
 
     found: Report = _finite(
         {
@@ -87,6 +86,18 @@ def document(
         }
     )
     return found
+
+
+def _fails(check: RoleCheck, role: RoleName, place: Place, precision: Precision | None) -> bool:
+    """Whether a role was seen to fail in a place, in this precision where one is named.
+
+    Software that was only slow may be tried on.
+    """
+    if check.role != role or check.reason is None or check.place is None:
+        return False
+    slow = check.emulated and any(graph.late for graph in check.graphs)
+    other = any(graph.precision == "fp16" for graph in check.graphs) and precision is not None
+    return place.same_device(check.place) and not slow and not other
 
 
 def _other_precisions(check: RoleCheck, pair: Pair) -> list[str]:

@@ -138,7 +138,8 @@ def _smoke(smoke: Report) -> str:
     if smoke["verdict"] == "failed":
         return f"a small graph fails: {smoke['reason']}"
     seconds = f"in {smoke['seconds']:.2g} s"
-    return f"a small graph runs {smoke['verdict']}, {apart(smoke)}, {seconds}"
+    lacks = ", and not in float16" if smoke["float16"] is False else ""
+    return f"a small graph runs {smoke['verdict']}, {apart(smoke)}, {seconds}{lacks}"
 
 
 def _shown_role(role: Report) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from runtime.child import run_child
-from runtime.errors import ProviderError, UsageError
+from runtime.errors import LateError, ProviderError, UsageError
 from runtime.heartbeat import heartbeat
 from runtime.locate import module_command
 from runtime.manifest import Graph, Manifest, RoleName
@@ -92,14 +92,25 @@ class Tries:
     def smoke(self, place: Place) -> Found:
         """A small graph in a place: a verdict (right, wrong, failed), and what it rests on."""
         self.tell(f"Trying {place}.")
-        none = dict.fromkeys(("largest_difference", "spread", "seconds", "reason"))
+        none = dict.fromkeys(("largest_difference", "spread", "seconds", "float16", "reason"))
         try:
             what = f"A small graph on {place}"
             found = self._asked("smoke", place.as_data(), what, self._minute)
         except ProviderError as error:
             return {"verdict": "failed", **none, "reason": str(error)}
         right = found.pop("right")
+        found["float16"] = self._has_halves(place) if right and place.kind == "GPU" else None
         return {"verdict": "right" if right else "wrong", **none, **found}
+
+    def _has_halves(self, place: Place) -> bool | None:
+        """Whether a GPU computes in float16, which not every one does; None where nobody knows."""
+        what = f"A small graph in float16 on {place}"
+        try:
+            return bool(self._asked("halves", place.as_data(), what, self._minute)["right"])
+        except LateError:
+            return None
+        except ProviderError:  # it ended its process
+            return False
 
     def nodes(self, manifest: Manifest, role: RoleName, graph: Graph, place: Place) -> Found:
         """How many nodes of which operators each provider runs; raises ProviderError."""

@@ -1,16 +1,18 @@
-"""Writes runtime/providers/smoke.onnx, the graph that mirror-doctor tries every device with."""
+"""Writes the graphs in runtime/providers/ that mirror-doctor tries every device with."""
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-from runtime.providers.smoke import FILE, ROWS, WIDTH, weights
+from runtime.providers.smoke import FILE, HALVES, ROWS, WIDTH, weights
 
 
-def smoke_graph() -> onnx.ModelProto:
-    """A product with weights inside, and the softmax of its rows; float32, static shapes."""
+def smoke_graph(real: type[np.floating]) -> onnx.ModelProto:
+    """A product with weights inside, and the softmax of its rows, in `real`; static shapes."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(real))
     nodes = [
         helper.make_node("MatMul", ["rows", "weights"], ["product"], name="product"),
         helper.make_node("Softmax", ["product"], ["chances"], name="softmax", axis=-1),
@@ -18,19 +20,21 @@ def smoke_graph() -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "smoke",
-        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, [ROWS, WIDTH])],
-        [helper.make_tensor_value_info("chances", TensorProto.FLOAT, [ROWS, WIDTH])],
-        [numpy_helper.from_array(weights(), "weights")],
+        [helper.make_tensor_value_info("rows", kind, [ROWS, WIDTH])],
+        [helper.make_tensor_value_info("chances", kind, [ROWS, WIDTH])],
+        [numpy_helper.from_array(weights().astype(real), "weights")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def main(path: Path = FILE) -> int:
-    """Write the graph to `path`."""
-    model = smoke_graph()
-    onnx.checker.check_model(model, full_check=True)
-    path.write_bytes(model.SerializeToString(deterministic=True))
-    print(f"{path}: {path.stat().st_size} bytes")
+def main(folder: Path = FILE.parent) -> int:
+    """Write the graphs to `folder`."""
+    for name, real in ((FILE.name, np.float32), (HALVES.name, np.float16)):
+        model = smoke_graph(real)
+        onnx.checker.check_model(model, full_check=True)
+        path = folder / name
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        print(f"{path}: {path.stat().st_size} bytes")
     return 0
 
 

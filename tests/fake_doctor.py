@@ -44,6 +44,7 @@ class FakeTasks:
 
     listing: Mapping[str, Any] = field(default_factory=lambda: {"CPU": listed(device("CPU"))})
     smoke: Mapping[str, Any] = field(default_factory=dict)
+    halves: Mapping[str, Any] = field(default_factory=dict)
     nodes: Mapping[str, Any] = field(default_factory=dict)
     greedy: Mapping[str, Any] = field(default_factory=dict)
     places: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +69,8 @@ class FakeTasks:
         key = request["provider"]
         if task == "smoke":
             return dict(_found(self.smoke.get(key, RIGHT)))
+        if task == "halves":
+            return {"right": _found(self.halves.get(key, True))}
         if task == "nodes":
             whole = {PROVIDERS[key].ep_name: {"MatMul": 7}}
             return {"nodes": dict(_found(self.nodes.get(key, whole)))}

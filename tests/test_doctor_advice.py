@@ -7,7 +7,7 @@ import pytest
 
 from runtime.doctor_advice import best_pair, is_installed, of_listing, of_role
 from runtime.doctor_roles import RoleCheck
-from runtime.manifest import RoleName
+from runtime.manifest import Precision, RoleName
 from runtime.providers import PROVIDERS, Place, Surroundings
 from tests.fake_doctor import device, listed
 
@@ -29,7 +29,7 @@ def failing(kind: str, reason: str = "It died.") -> dict[str, Any]:
     return device(kind) | {"smoke": {"verdict": "failed", "reason": reason}}
 
 
-def takes_all(_role: RoleName, _place: Place) -> bool:
+def takes_all(_role: RoleName, _place: Place, _precision: Precision | None) -> bool:
     return True
 
 
@@ -63,12 +63,12 @@ def test_the_best_pair_is_of_real_devices_that_compute_right(
 
 def test_a_graph_must_be_there() -> None:
     both = machine(WebGPU=[GPU], OpenVINO=[GPU], QNN=[NPU])
-    assert best_pair(both, lambda role, _: role == "target") == "--device GPU"
-    assert best_pair(both, lambda _, place: place.provider == "OpenVINO") == (
+    assert best_pair(both, lambda role, *_: role == "target") == "--device GPU"
+    assert best_pair(both, lambda _, place, __: place.provider == "OpenVINO") == (
         "--device GPU -e OpenVINO"
     )
     only_draft = machine(WebGPU=[GPU])
-    assert best_pair(only_draft, lambda role, _: role == "draft") == "--draft-device GPU"
+    assert best_pair(only_draft, lambda role, *_: role == "draft") == "--draft-device GPU"
 
 
 def test_devices_that_software_plays_are_named_with_their_provider() -> None:
@@ -77,6 +77,20 @@ def test_devices_that_software_plays_are_named_with_their_provider() -> None:
         "--device GPU -e WebGPU --draft-device NPU --draft-execution-provider QNN"
     )
     assert best_pair(machine(**played), takes_all) == ""
+
+
+def test_a_gpu_without_float16_gets_another_precision() -> None:
+    bare = {"smoke": {"verdict": "right", "float16": False}}
+    played = {
+        "WebGPU": [device("GPU", emulated=True) | bare],
+        "QNN": [device("NPU", emulated=True)],
+    }
+    assert best_pair(machine(**played), takes_all, emulated=True) == (
+        "--device GPU -e WebGPU --precision fp32 --draft-device NPU --draft-execution-provider QNN"
+    )
+    real = machine(WebGPU=[GPU | bare])
+    assert best_pair(real, takes_all) == "--device GPU --precision fp32"
+    assert best_pair(real, lambda *asked: asked[2] != "fp32") == ""
 
 
 def test_an_installed_provider_without_a_device_is_helped() -> None:

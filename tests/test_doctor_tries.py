@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runtime.doctor_tries import Tries
-from runtime.errors import ProviderError, UsageError
+from runtime.errors import LateError, ProviderError, UsageError
 from runtime.manifest import Manifest
 from runtime.providers import PROVIDERS, Place
 from tests.fake_doctor import FakeTasks, device, listed, place
@@ -47,6 +47,16 @@ def test_a_small_graph_is_right_or_wrong_or_fails() -> None:
     assert found["QNN"]["spread"] is None
     assert found["OpenVINO"]["largest_difference"] == 0.2
     assert set(found["CPU"]) == set(found["OpenVINO"]) == set(found["QNN"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "has"),
+    [(True, True), (False, False), (ProviderError("Died."), False), (LateError("Late."), None)],
+)
+def test_a_gpu_is_asked_for_float16(answer: object, has: bool | None) -> None:  # noqa: FBT001
+    own = tries(FakeTasks(halves={"WebGPU": answer, "QNN": answer}), [])
+    assert own.smoke(Place("WebGPU", "GPU"))["float16"] is has
+    assert own.smoke(Place("QNN", "NPU"))["float16"] is None, "that has int8"
 
 
 def test_a_long_step_gives_signs_of_life(

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.errors import BundleError
 from runtime.providers import Place, Smoke, smoke_test
-from runtime.providers.smoke import FILE, answer, rows, weights
+from runtime.providers.smoke import FILE, HALVES, answer, rows, weights
 from scripts.make_smoke_graph import main, smoke_graph
 
 
@@ -21,17 +21,21 @@ def test_the_answer_is_the_softmax_of_each_product() -> None:
 
 
 def test_the_script_makes_the_same_file_again(tmp_path: Path) -> None:
-    again = tmp_path / "smoke.onnx"
-    assert main(again) == 0
-    assert again.read_bytes() == FILE.read_bytes()
-    assert len(FILE.read_bytes()) < 2000
-    assert [node.op_type for node in smoke_graph().graph.node] == ["MatMul", "Softmax"]
+    assert main(tmp_path) == 0
+    for file in (FILE, HALVES):
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes()
+        assert len(file.read_bytes()) < 2000
+    operators = [node.op_type for node in smoke_graph(np.float16).graph.node]
+    assert operators == ["MatMul", "Softmax"]
 
 
 def test_the_cpu_runs_it_right() -> None:
     found = smoke_test(Place("CPU"))
     assert found.right
     assert found.largest_difference < 1e-6
+    in_halves = smoke_test(Place("CPU"), halves=True)
+    assert in_halves.right
+    assert in_halves.largest_difference > 1e-6
 
 
 def test_a_place_that_answers_wrongly_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

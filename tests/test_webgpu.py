@@ -13,6 +13,7 @@ from export.graph import build_graphs, graph_file
 from export.model import Model
 from runtime import providers
 from runtime.branches import Branches
+from runtime.doctor_child import halves, smoke
 from runtime.errors import ProviderError
 from runtime.fused import FusedSession
 from runtime.manifest import Precision
@@ -148,6 +149,12 @@ def test_nothing_is_logged_where_software_plays_the_gpu() -> None:
         [sys.executable, "-c", words], capture_output=True, text=True, check=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_small_graph_tells_that_there_is_no_float16() -> None:
+    place = providers.Place("WebGPU", "GPU")
+    assert smoke(place.as_data())["right"]
+    assert not halves(place.as_data())["right"], "SwiftShader has none"
 
 
 def test_float16_fails_with_a_name_and_gives_no_answer(model: Model, tmp_path: Path) -> None:

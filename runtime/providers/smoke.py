@@ -1,6 +1,6 @@
 """A graph of a few operators that every provider should run, and whether it runs right.
 
-`scripts/make_smoke_graph.py` writes the file.
+`scripts/make_smoke_graph.py` writes the files: in float32, and in float16, which not every GPU has.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from runtime.providers.loading import load
 from runtime.providers.place import Place
 
 FILE = Path(__file__).with_name("smoke.onnx")
+HALVES = FILE.with_name("smoke-float16.onnx")
 ROWS, WIDTH = 4, 16
 MOST_SHARE = 0.01  # of the spread: float16 is off by a tenth of that, a wrong answer by far more
 
@@ -30,10 +31,13 @@ class Smoke:
         return self.largest_difference <= MOST_SHARE * self.spread
 
 
-def smoke_test(place: Place) -> Smoke:
-    """Run the graph in a place, all of it there; raises as `load`, and what onnxruntime raises."""
-    session = load(FILE, threads=1, name=place)
-    (found,) = session.run(["chances"], {"rows": rows()})
+def smoke_test(place: Place, *, halves: bool = False) -> Smoke:
+    """Run the graph in a place, all of it there; raises as `load`, and what onnxruntime raises.
+
+    halves: the one in float16.
+    """
+    session = load(HALVES if halves else FILE, threads=1, name=place)
+    (found,) = session.run(["chances"], {"rows": rows().astype("f2" if halves else "f4")})
     known = answer()
     apart = np.abs(found - known).max() if found.shape == known.shape else np.nan
     return Smoke(float(apart), float(known.max() - known.min()))
