@@ -11,12 +11,15 @@ EPILOG = """\
 What is compiled is put where a session looks for it: copy FOLDER to the device, as the folder
 "compiled" in its cache folder, and name the chip there as it was named here:
 
-  mirror-chat -m BUNDLE --draft-device NPU --draft-provider-option soc_model=57
+  mirror-chat -m BUNDLE --draft-device NPU --draft-provider-option soc_model=SM8650
 
 Bundle, onnxruntime and provider must be the same on both, in the same versions; what does not
 agree is compiled on the device, and it says so.
 
+A bundle must have graphs that the NPU takes; usual ones have none.
+
 examples:
+  mirror-export recipe smollm2-135m --graphs target/usual,draft/npu-int8 --out bundles/model
   mirror-export compile bundles/model --role draft --chip 57 --chip 69 --out compiled
   mirror-export compile bundles/model --role draft --graph npu-int8 --chip SM8750
 """

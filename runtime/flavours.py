@@ -30,7 +30,7 @@ def choose_graph(
     raise BundleError(
         f"The bundle {manifest.folder} has no {role} graph{asked} for {provider}, which takes "
         f"{', '.join(taken)}; it has {', '.join(sorted(graphs)) or 'none'}."
-        + (f" Build one: {build_command(manifest, role, best)}" if best else "")
+        + (f" Build one: {build_command(manifest, {role: best})}" if best else "")
     )
 
 

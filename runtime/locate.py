@@ -1,6 +1,7 @@
 """From what a user names (a recipe, a bundle folder, a GGUF file) to a bundle folder."""
 
 import contextlib
+import glob
 import hashlib
 import importlib.util
 import json
@@ -58,24 +59,13 @@ def locate_bundle(
     def check(folder: Path) -> None:
         load_checked(folder, records=cache / "checked", in_full=verify, progress=progress)
 
-    if isinstance(model, str) and model in known:
-        folder = _recipe_place(cache, known[model])
-        source = ["recipe", model, "--keep-fetched", str(cache.absolute() / "fetched")]
-        needs_network = True
-        usual = _recipe_graphs(known[model])
-    else:
-        path = _named_path(model, sorted(known))
-        if path.is_dir():
-            check(path)
-            return path.absolute()
-        folder = _gguf_place(cache, path)
-        source, needs_network = ["gguf", str(path.resolve())], False
-        usual = DEFAULT_GRAPHS
-    own = {role: f"{role}/{key}" for role, key in graphs.items() if f"{role}/{key}" not in usual}
-    if own:
-        folder = folder.with_name("-".join([folder.name, *own.values()]).replace("/", "-"))
-        every = [own.get(role, f"{role}/{USUAL}") for role in get_args(RoleName)]
-        source += ["--graphs", ",".join(every)]
+    needs_network = isinstance(model, str) and model in known
+    if not needs_network:
+        model = _named_path(model, sorted(known))
+        if model.is_dir():
+            check(model)
+            return model.absolute()
+    folder, arguments, own = _kept(model, known, cache, graphs)
     reason = _unusable(folder, check)
     if reason is None:
         return folder
@@ -87,13 +77,13 @@ def locate_bundle(
     with _cache_errors(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(dir=folder.parent).cleanup()
-    takes = "a minute or two" if not own else f"some minutes, with {' and '.join(own.values())}"
+    takes = "a minute or two" if not own else f"some minutes, with {' and '.join(own)}"
     progress(f"{reason} Building it once; this takes {takes}.")
     with _cache_errors(folder.parent):
         # Judged anew: another process may have put a good bundle there since.
         if folder.exists() and _unusable(folder, check) is not None:
             _set_aside(folder)
-    code = (build or run_export)([*source, "--out", str(folder)])
+    code = (build or run_export)(arguments)
     # Another process may have built the same bundle meanwhile: what counts is that it is there.
     after = _unusable(folder, check)
     if after is not None:
@@ -107,10 +97,26 @@ def cached_bundle(model: str, *, cache_dir: Path, recipes: Path | None = None) -
 
     None for what is neither. Raises BundleError for a file that cannot be read, and OSError.
     """
+    found = cached_bundles(model, USUAL_GRAPHS, cache_dir=cache_dir, recipes=recipes)
+    return None if found is None else found[0][0]
+
+
+def cached_bundles(
+    model: str, graphs: Mapping[RoleName, str], *, cache_dir: Path, recipes: Path | None = None
+) -> tuple[list[Path], list[str]] | None:
+    """Folders for bundles of a recipe's name or of a GGUF file, and how the first is built.
+
+    The first is for one with these graphs by role, built or not; the others are there. How: what
+    `python -m export` is told. None for what is neither; raises as `cached_bundle`.
+    """
     known = known_recipes(recipes or recipe_folder())
-    if model in known:
-        return _recipe_place(cache_dir, known[model])
-    return _gguf_place(cache_dir, Path(model)) if is_gguf(Path(model)) else None
+    if model not in known and not is_gguf(Path(model)):
+        return None
+    folder, arguments, _ = _kept(model, known, cache_dir, graphs)
+    usual, _, _ = _kept(model, known, cache_dir, USUAL_GRAPHS)
+    pattern = f"{glob.escape(usual.name)}*/{FILE_NAME}"
+    there = sorted(path.parent for path in usual.parent.glob(pattern))
+    return [folder, *(path for path in there if path != folder)], arguments
 
 
 def is_gguf(path: Path) -> bool:
@@ -282,6 +288,30 @@ def _refuse_other_folders(path: Path) -> None:
     if found is not None:
         hint = f"It holds a GGUF file: name that instead, {found}"
     raise BundleError(f"The folder {path} is not a bundle: it has no {FILE_NAME}. {hint}")
+
+
+def _kept(
+    model: str | Path, known: Mapping[str, Path], cache: Path, graphs: Mapping[RoleName, str]
+) -> tuple[Path, list[str], list[str]]:
+    """The folder for a recipe's or a GGUF file's bundle, what builds it, and what is unusual in it.
+
+    Of `graphs` those that the usual bundle lacks.
+    """
+    usual: Sequence[str] = DEFAULT_GRAPHS
+    if isinstance(model, str) and model in known:
+        folder = _recipe_place(cache, known[model])
+        arguments = ["recipe", model, "--keep-fetched", str(cache.absolute() / "fetched")]
+        usual = _recipe_graphs(known[model])
+    else:
+        path = Path(model)
+        folder, arguments = _gguf_place(cache, path), ["gguf", str(path.resolve())]
+    named = {role: f"{role}/{key}" for role, key in graphs.items()}
+    own = {role: name for role, name in named.items() if name not in usual}
+    if own:
+        folder = folder.with_name("-".join([folder.name, *own.values()]).replace("/", "-"))
+        every = [own.get(role, f"{role}/{USUAL}") for role in get_args(RoleName)]
+        arguments += ["--graphs", ",".join(every)]
+    return folder, [*arguments, "--out", str(folder)], list(own.values())
 
 
 def _recipe_graphs(recipe: Path) -> Sequence[str]:

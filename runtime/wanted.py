@@ -61,17 +61,17 @@ def best_first(role: RoleName, place: str | Place) -> list[str]:
     return [key for key in keys if key not in taken.apart]
 
 
-def build_command(manifest: Manifest, role: RoleName, key: str) -> str:
-    """What builds a bundle with this graph of `role`, and those that the other role has here."""
+def build_command(manifest: Manifest, wanted: Wanted) -> str:
+    """What builds a bundle with these graphs, and those that a role without one has here."""
     source = manifest.source
     kind, name = ("gguf", source.file) if source.kind == "gguf" else ("recipe", manifest.name)
     held = {"target": manifest.target.graphs, "draft": manifest.draft and manifest.draft.graphs}
     graphs = [
         f"{each}/{own}"
         for each in get_args(RoleName)
-        for own in ([key] if each == role else held[each] or ())
+        for own in ([wanted[each]] if each in wanted else held[each] or ())
     ]
     words = ["python", "-m", "export", kind, name, "--graphs", ",".join(graphs)]
     if kind == "gguf" and manifest.draft_source is not None:
         words += ["--draft", manifest.draft_source.file]
-    return shlex.join([*words, "--out", f"{manifest.folder}-{key}"])
+    return shlex.join([*words, "--out", "-".join([str(manifest.folder), *wanted.values()])])

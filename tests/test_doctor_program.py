@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from runtime.doctor import main
 from runtime.errors import BundleError, LateError, ProviderError
-from runtime.manifest import Manifest
+from runtime.manifest import FILE_NAME, Manifest
 from runtime.providers import PROVIDERS
 from tests.fake_doctor import FakeTasks, device, listed, place
 
@@ -57,13 +58,26 @@ def test_all_providers_are_told_and_the_cpu_can_run() -> None:
     assert "Trying WebGPU on GPU." in stderr
 
 
-def test_a_pair_that_can_run(tiny_bundle: Path) -> None:
+@pytest.fixture
+def for_npu(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """The bundle, its draft's graph called one in float16: nobody loads it here."""
+    folder = shutil.copytree(tiny_bundle, tmp_path / "npu")
+    manifest = Manifest.load(folder)
+    assert manifest.draft is not None
+    graph = replace(manifest.draft.graphs["portable-fp32"], precision="fp16")
+    draft = replace(manifest.draft, graphs={"portable-fp16": graph})
+    (folder / FILE_NAME).unlink()
+    replace(manifest, draft=draft).save(folder)
+    return folder
+
+
+def test_a_pair_that_can_run(for_npu: Path) -> None:
     code, stdout, stderr = doctor(
-        "-m tiny --device GPU -e WebGPU --draft-execution-provider QNN", tasks(), tiny_bundle
+        "-m tiny --device GPU -e WebGPU --draft-execution-provider QNN", tasks(), for_npu
     )
     assert code == 0, stderr
     assert "target on WebGPU on GPU\n  tiny portable-fp32: " in stdout
-    assert "draft on QNN on NPU, which software plays\n  tiny portable-" in stdout
+    assert "draft on QNN on NPU, which software plays\n  tiny portable-fp16: " in stdout
     assert "    nodes: 7 on WebGpuExecutionProvider\n" in stdout
     assert "off by 0.01 of 8, 27 of 27 rows choose the same token; 3 s\n    it runs\n" in stdout
     assert "memory: about " in stdout
@@ -84,16 +98,25 @@ def test_a_pair_that_can_run(tiny_bundle: Path) -> None:
     ],
 )
 def test_a_pair_that_cannot_run_fails_and_says_why(
-    changes: dict[str, Any], says: str, tiny_bundle: Path
+    changes: dict[str, Any], says: str, for_npu: Path
 ) -> None:
     flags = "-m tiny --device GPU --draft-device NPU"
-    code, stdout, _ = doctor(flags, tasks(**changes), tiny_bundle)
+    code, stdout, _ = doctor(flags, tasks(**changes), for_npu)
     assert code == 1
     late = "time limit" in says
     assert f"The pair {'was not shown to' if late else 'cannot'} run as asked" in stdout
     assert ("    not done in time: a larger --time-limit may show" in stdout) is late
     assert ("it does not run" in stdout) is False
     assert says in stdout
+
+
+def test_a_bundle_without_a_graph_for_the_npu_is_told_what_builds_one(tiny_bundle: Path) -> None:
+    own = tasks(trials={"QNN": ProviderError("It must not be tried.")})
+    code, stdout, _ = doctor("-m tiny --device GPU --draft-device NPU", own, tiny_bundle)
+    assert code == 1
+    assert "has no draft graph for QNN on NPU, which takes npu-int8, npu-int4, portable" in stdout
+    assert "Build one: python -m export gguf " in stdout
+    assert ",draft/npu-int8 --out " in stdout
 
 
 def test_another_precision_is_named_where_one_fails(tiny_bundle: Path) -> None:

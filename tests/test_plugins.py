@@ -19,6 +19,7 @@ from runtime.errors import ProviderError, UsageError
 from runtime.manifest import Flavour, Precision
 from runtime.portable import PortableSession
 from runtime.providers import PROVIDERS, Place, load, register, resolve, strays, version
+from runtime.providers.arrays import TYPES
 from runtime.providers.options import read_options
 from runtime.wanted import best_first
 from tests.graphs import TEXT, tiny_model
@@ -32,11 +33,10 @@ every = each(*BOUNDS)
 def feeds(session: Any) -> dict[str, NDArray[Any]]:
     """Random cached keys and values, all of which each row sees."""
     random = np.random.default_rng(3)
-    types = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
     given: dict[str, NDArray[Any]] = {}
     for item in session.get_inputs():
-        values = random.normal(0, 0.1, item.shape) * (item.type == "tensor(float)")
-        given[item.name] = values.astype(types[item.type])
+        values = random.normal(0, 0.1, item.shape) * ("float" in item.type)
+        given[item.name] = values.astype(TYPES[item.type])
     return given | {"mask": np.zeros_like(given["mask"])}
 
 

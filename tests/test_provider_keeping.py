@@ -16,7 +16,6 @@ from runtime.errors import BundleError, ProviderError
 from runtime.providers import PROVIDERS, Place, keeping, load, loading, told_options
 from runtime.providers.devices import device_of
 from runtime.providers.keeping import Form, compiling_form, kept_form, target_of
-from runtime.providers.provider import Compiled
 from tests.fake_devices import Machine, hardware
 
 FOLDERS = {  # where the options of docs/providers.md lead
@@ -246,5 +245,3 @@ def test_what_is_kept_and_refused_is_made_again_once(
 def test_every_provider_that_compiles_says_how_that_is_kept() -> None:
     kept = {key for key, provider in PROVIDERS.items() if provider.compiled is not None}
     assert kept == {"QNN", "OpenVINO", "NvTensorRTRTX", *FOLDERS}
-    assert isinstance(PROVIDERS["QNN"].compiled, Compiled)
-    assert PROVIDERS["QNN"].compiled.chips["SM8650"] == "57"

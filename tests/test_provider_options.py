@@ -10,7 +10,7 @@ from runtime.providers import PROVIDERS, Option
 from runtime.providers.options import read_options
 
 KNOWN = (
-    Option("soc_model", "", default="0", least=0),
+    Option("soc_model", "", default="0", least=0, names={"SM8650": "57", "SC8380XP": "60"}),
     Option("htp_performance_mode", "", ("default", "burst")),
     Option("enable_fp16", "", ("0", "1"), "1"),
     Option("profiling_file_path", ""),
@@ -24,6 +24,8 @@ KNOWN = (
     [
         ("soc_model", "60", "60"),
         ("soc_model", " 060 ", "60"),
+        ("soc_model", "SM8650", "57"),
+        ("soc_model", " sc8380xp ", "60"),
         ("htp_performance_mode", "BURST", "burst"),
         ("enable_fp16", "0", "0"),
         ("enable_fp16", "True", "1"),
@@ -43,6 +45,7 @@ def test_a_value_is_spelled_as_the_provider_has_it(key: str, value: str, read: s
         ("soc_model", "-1", "a whole number, 0 or more"),
         ("soc_model", "", "a whole number, 0 or more"),
         ("soc_model", "60.5", "a whole number, 0 or more"),
+        ("soc_model", "SM9999", "a whole number, 0 or more, or SM8650, SC8380XP"),
         ("soc_model", "٦", "a whole number, 0 or more"),
         ("htp_performance_mode", "turbo", "default or burst"),
         ("enable_fp16", "2", "0 or 1"),

@@ -20,7 +20,15 @@ from runtime.providers.devices import (
 )
 from runtime.providers.identities import identity
 from runtime.providers.libraries import known_devices, library_of, register, version
-from runtime.providers.loading import compile_graph, keep, load, placed, strays, told_options
+from runtime.providers.loading import (
+    FALLBACK,
+    compile_graph,
+    keep,
+    load,
+    placed,
+    strays,
+    told_options,
+)
 from runtime.providers.memory import allocate, has_own_memory
 from runtime.providers.options import Option
 from runtime.providers.place import Place
@@ -31,6 +39,7 @@ from runtime.providers.table import BEST, PROVIDERS, as_place, takes
 
 __all__ = [
     "BEST",
+    "FALLBACK",
     "KINDS",
     "PROVIDERS",
     "Compiled",

@@ -23,6 +23,7 @@ from runtime.providers.table import PROVIDERS, as_place
 from runtime.providers.turns import in_turn, turn_on
 
 MOST_REASON = 800  # characters; WebGPU takes 630 to say that there is no GPU
+FALLBACK = " --allow-cpu-fallback (allow_cpu_fallback in a program) lets them run there."
 FORBIDDEN = "fallback to CPU EP has been explicitly disabled"  # onnxruntime's own words
 
 
@@ -195,8 +196,7 @@ def _opened(
 def _misplaced(path: Path, place: Place, elsewhere: dict[str, Counter[str]]) -> ProviderError:
     return ProviderError(
         f"{path} was to run on {place}, but onnxruntime put operators elsewhere "
-        f"({_listed(elsewhere) or 'it does not say which'}). --allow-cpu-fallback "
-        "(allow_cpu_fallback in a program) lets them run there."
+        f"({_listed(elsewhere) or 'it does not say which'}).{FALLBACK}"
     )
 
 

@@ -6,7 +6,7 @@ Providers themselves take an unknown key in silence, and some a wrong value.
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.errors import UsageError
@@ -20,8 +20,8 @@ class Option:
     """One key of a provider, and what may stand behind it.
 
     values: all there are, where they can be listed; else any text, or whole numbers where `least`
-    is given, or with `tables` a JSON object of objects or a file of one. default: the provider's
-    own, "" where it is none. meaning: a few words.
+    is given, or with `tables` a JSON object of objects or a file of one. names: of such numbers.
+    default: the provider's own, "" where it is none. meaning: a few words.
     """
 
     key: str
@@ -30,11 +30,12 @@ class Option:
     default: str = ""
     least: int | None = None
     tables: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, value: str) -> str | None:
         """The value as the provider spells it; None where it is not one of the option's."""
         if self.least is not None:
-            number = value.strip()
+            number = self.names.get(value.strip().upper(), value.strip())
             is_whole = number.removeprefix("-").isdecimal() and number.isascii()
             return str(int(number)) if is_whole and int(number) >= self.least else None
         if self.tables:
@@ -51,7 +52,8 @@ class Option:
     def takes(self) -> str:
         """Which values there are, in words."""
         if self.least is not None:
-            return f"a whole number, {self.least} or more"
+            named = f", or {', '.join(self.names)}" if self.names else ""
+            return f"a whole number, {self.least} or more{named}"
         if self.tables:
             return (
                 'a JSON object of objects, such as {"CPU": {"NUM_STREAMS": "1"}}, or a file of one'

@@ -32,14 +32,13 @@ class Compiled:
 
     folder: the options that have it keep files of its own in a folder; None: onnxruntime has it
     write a graph to load in place of the first, by ep.context_enable. chip: the option that names
-    what it compiles for, "0" being the one that is there; chips: its values by name. unheeded:
-    options that change nothing of what is compiled.
+    what it compiles for, "0" being the one that is there. unheeded: options that change nothing of
+    what is compiled.
     """
 
     kinds: tuple[Kind, ...] = KINDS
     folder: Callable[[Path], dict[str, str]] | None = None
     chip: str | None = None
-    chips: Mapping[str, str] = field(default_factory=dict)
     unheeded: tuple[str, ...] = ()
 
 

@@ -8,10 +8,33 @@ PERFORMANCE = (
     *("default", "burst", "balanced", "high_performance", "high_power_saver", "low_balanced"),
     *("low_power_saver", "power_saver", "extreme_power_saver", "sustained_high_performance"),
 )
+# From the provider's own table of names, in version 2.7. A name that it does not know it takes in
+# silence, for another chip.
+CHIPS = {
+    "SM8350": "30",
+    "SM8325": "34",
+    "SM8450": "36",
+    "SM8475": "42",
+    "SM8550": "43",
+    "SM8650": "57",
+    "SC8380XP": "60",
+    "SM8635": "68",
+    "SM8750": "69",
+    "SM7675": "70",
+    "SM8850": "87",
+    "SC8480XP": "88",
+    "SM8975": "103",
+}
 OPTIONS = (
     Option("backend_type", "which of QNN's libraries computes", ("htp", "gpu", "cpu"), "htp"),
     Option("backend_path", "that library's file, instead of backend_type"),
-    Option("soc_model", "the chip to compile for; 0: the one that is there", default="0", least=0),
+    Option(
+        "soc_model",
+        "the chip to compile for; 0: the one that is there",
+        default="0",
+        least=0,
+        names=CHIPS,
+    ),
     Option(
         "htp_arch",
         "the Hexagon to compile for; 0: the one that is there",
@@ -52,23 +75,6 @@ OPTIONS = (
     Option("op_packages", "operators of your own, Type:File:Symbol[:Target]"),
     Option("skip_qnn_version_check", "take libraries of another version", SWITCH, "0"),
 )
-# From the provider's own table of names, in version 2.7. A name that it does not know it takes in
-# silence, for another chip.
-CHIPS = {
-    "SM8350": "30",
-    "SM8325": "34",
-    "SM8450": "36",
-    "SM8475": "42",
-    "SM8550": "43",
-    "SM8650": "57",
-    "SC8380XP": "60",
-    "SM8635": "68",
-    "SM8750": "69",
-    "SM7675": "70",
-    "SM8850": "87",
-    "SC8480XP": "88",
-    "SM8975": "103",
-}
 ADVICE = (
     Advice(
         "QNN runs on Qualcomm's chips; on this processor it only emulates their NPU, slowly: for "
@@ -98,7 +104,7 @@ ADVICE = (
         processors=("arm64",),
     ),
     Advice(
-        "Name the chip that is to be compiled for: --provider-option soc_model=60, or with "
+        "Name the chip that is to be compiled for: --provider-option soc_model=SC8380XP, or with "
         "--draft-provider-option.",
         said="Failed to finalize|soc_model",
     ),
@@ -123,9 +129,10 @@ def _merge(defaults: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
 QNN = Provider(
     "QNNExecutionProvider",
     {
+        # It computes float32 graphs in float16, where a real model's squares overflow.
         "NPU": Takes(
             ("npu", "portable"),
-            ("fp16", "fp32", "int8", "int4"),
+            ("fp16", "int8", "int4"),
             apart=("portable-int8",),  # its operators are not there
         ),
         "GPU": Takes(("portable",), ("fp16", "fp32")),
@@ -147,7 +154,6 @@ QNN = Provider(
     compiled=Compiled(
         ("NPU",),
         chip="soc_model",
-        chips=CHIPS,
         unheeded=("htp_performance_mode", "rpc_control_latency"),
     ),
     traps=(
