@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,7 +171,7 @@ def test_what_is_not_there_is_refused_with_the_reasons(
 ) -> None:
     assert callable(machine)
     machine(monkeypatch)
-    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     with pytest.raises(ProviderError) as caught:
         resolve("draft", device=device, provider=provider)
     assert sentence in str(caught.value)
