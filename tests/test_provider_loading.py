@@ -127,7 +127,7 @@ def test_other_errors_are_the_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         load(Path("graph.onnx"), threads=1, name="DirectML")
     place = Place("DirectML", "GPU", options=(("device_filter", "gpu"),))
-    with pytest.raises(BundleError, match=r"and more; leave out device_filter, look whether its"):
+    with pytest.raises(BundleError, match=r"and more; leave out device_filter, ask mirror-doctor"):
         load(Path("graph.onnx"), threads=1, name=place)
 
 
