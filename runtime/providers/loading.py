@@ -174,7 +174,7 @@ def _opened(
             raise _misplaced(path, place, strays(open_session(strict=False), place)) from None
         # OpenVINO says first in which of its files, and at last what is wrong.
         reason = shorten(str(error), MOST_REASON, placeholder=" …") or type(error).__name__
-        advice = "" if place.provider == "CPU" else "ask mirror-doctor whether the device is in order, or "
+        advice = "" if place.provider == "CPU" else "ask mirror-doctor of the device, or "
         if place.options:
             advice = f"leave out {' and '.join(key for key, _ in place.options)}, {advice}"
         raise BundleError(
