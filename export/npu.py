@@ -6,7 +6,7 @@ products by weights.
 int8: rows go in 65,536 levels between bounds that were measured on text (`export/calibrate.py`),
 weights in int8 with a scale for each column, the numbers of the other int8 graphs. A product stands
 between QuantizeLinear and DequantizeLinear, which a provider joins to one of whole numbers. One
-scale for a whole matrix is worse in 8 bits and useless in 4; see docs/portable.md.
+scale for a whole matrix is worse in 8 bits and useless in 4; see docs/npu.md.
 int4: MatMulNBits in blocks of 32 on float16 rows, the numbers of the fused int4 graph.
 """
 

@@ -122,6 +122,6 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         type=integer(least=1),
         default=TIME_LIMIT_S,
         metavar="SECONDS",
-        help="for each thing that is tried; compiling a model for a device may need more "
-        "(default: %(default)s)",
+        help="for each thing that is tried; compiling a model for a device may need more, a small "
+        "graph never gets more than 59 (default: %(default)s)",
     )

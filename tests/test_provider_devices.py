@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import ProviderError, UsageError
-from runtime.providers import PROVIDERS, Place, all_devices, devices, find_word, key_of, resolve
+from runtime.providers import PROVIDERS, Place, devices, find_word, key_of, resolve
 from runtime.providers.devices import device_of
 from tests.fake_devices import Machine, hardware
 
@@ -235,15 +235,3 @@ def test_keys_that_a_provider_ignores_say_where_else(monkeypatch: pytest.MonkeyP
     intel(monkeypatch)
     with pytest.raises(UsageError, match=r"OpenVINO ignores the option precision; .* load_config"):
         resolve("target", provider="OpenVINO", options={"precision": "FP16"})
-
-
-def test_everything_there_is_is_listed_and_the_rest_has_reasons(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    snapdragon(monkeypatch)
-    found = list(all_devices())
-    here = [each for each in found if not isinstance(each, ProviderError)]
-    assert [(each.provider, each.kind) for each in here] == [
-        ("CPU", "CPU"), ("QNN", "NPU"), ("QNN", "GPU"), ("WebGPU", "GPU"),
-    ]  # fmt: skip
-    assert len(found) - len(here) == len(PROVIDERS) - 3

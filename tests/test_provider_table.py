@@ -69,6 +69,12 @@ def test_the_page_lists_every_provider_and_option(key: str) -> None:
     ]
 
 
+def test_the_page_has_the_tables_traps() -> None:
+    section = PAGE.partition("\n## Traps\n")[2].partition("\n## ")[0]
+    for key, provider in PROVIDERS.items():
+        assert (f"| {key} | {' '.join(provider.traps)} |" in section) == bool(provider.traps)
+
+
 def test_every_ep_name_is_its_own() -> None:
     names = [provider.ep_name for provider in PROVIDERS.values()]
     assert len(set(names)) == len(names)

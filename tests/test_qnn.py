@@ -20,9 +20,11 @@ from export.graph import build_graphs, graph_file, portable_context
 from export.model import Model
 from runtime import providers
 from runtime.branches import Branches
-from runtime.errors import ProviderError
-from runtime.manifest import Flavour, Precision
+from runtime.errors import BundleError, ProviderError
+from runtime.flavours import choose_graph
+from runtime.manifest import Flavour, Manifest, Precision
 from runtime.portable import PortableSession
+from runtime.providers import Place
 from tests import tiny
 from tests.graphs import TEXT, tiny_model
 
@@ -241,3 +243,11 @@ providers.load(path, threads=1, name="QNN")
     child = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True)
     assert child.stdout == b""
     assert b"LIBNATIVE" in child.stderr
+
+
+def test_no_float32_graph_is_taken(tiny_bundle: Path) -> None:
+    """The NPU would compute it in float16, where a real model's squares overflow."""
+    manifest = Manifest.load(tiny_bundle)
+    assert "portable-fp32" in manifest.target.graphs
+    with pytest.raises(BundleError, match=r"python -m export .* --graphs "):
+        choose_graph(manifest, "target", Place("QNN", "NPU"))

@@ -10,7 +10,6 @@ from runtime.providers.arrays import bind, input_type
 from runtime.providers.cores import pinned, usable_cores
 from runtime.providers.devices import (
     Device,
-    all_devices,
     candidates,
     device_of,
     devices,
@@ -51,7 +50,6 @@ __all__ = [
     "Smoke",
     "Surroundings",
     "Takes",
-    "all_devices",
     "allocate",
     "as_place",
     "bind",

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,19 +153,6 @@ def device_of(place: Place) -> Device:
     if _told_by_number(place.provider, place.kind):
         return _unlisted(place.provider, place.kind, place.number)
     raise ProviderError(f"{place}: {place.provider} finds no such device on this machine.")
-
-
-def all_devices(libraries: Mapping[str, Path] | None = None) -> Iterator[Device | ProviderError]:
-    """Every device of every provider, or why a provider has none; each is loaded for it."""
-    for key in PROVIDERS:
-        try:
-            register(key, (libraries or {}).get(key))
-            found = devices(key)
-            if not found:
-                raise ProviderError(f"{key} finds no device of its own on this machine.")
-            yield from found
-        except ProviderError as error:
-            yield error
 
 
 def _meant_for_the_other(role: str, provider: str, key: str, other: str) -> str:

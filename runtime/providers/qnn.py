@@ -163,6 +163,8 @@ QNN = Provider(
         "Some mistakes end the process.",
         "Its library calls itself 0.1.0, whatever the package's version is.",
         "What was compiled for one chip the emulator runs as another, without a word.",
+        "A chip's name that it does not know it takes for another chip.",
+        "The NPU computes float32 graphs in float16, where a real model's squares overflow.",
     ),
     advice=ADVICE,
 )
