@@ -35,6 +35,8 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     cache = default_cache_dir(os.environ, sys.platform)
     key, own, chip_option = _for_chips()
     chips = dict.fromkeys(_number(chip_option, chip) for chip in options.chips)
+    if chip_option.key in (options.options or {}):
+        raise UsageError(f"{chip_option.key} is what --chip says: leave it out of the options.")
     folder = _writable(options.out or cache / "compiled")
     places = {
         chip: resolve(

@@ -225,6 +225,7 @@ def _watch(child: subprocess.Popen[bytes], folder: Path, total: int, progress: P
         try:
             return child.wait(PROGRESS_INTERVAL_S)
         except subprocess.TimeoutExpired:
-            sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-            received = max(received, *sizes, 0)
+            for path in folder.rglob("*"):
+                with contextlib.suppress(OSError):  # it has gone
+                    received = max(received, path.stat().st_size)
             progress(f"  {received / 1e6:.1f} of {total / 1e6:.1f} MB")

@@ -80,7 +80,8 @@ def smoke(request: Found) -> Found:
     try:
         found = providers.smoke_test(where)
     except MirrorError as error:
-        raise ProviderError(str(error).removesuffix(", or build the bundle again.") + ".") from None
+        said = str(error).removesuffix(providers.REBUILD).removesuffix(providers.DOCTOR)
+        raise ProviderError(f"{said.rstrip(' ;,.')}.") from None
     except Exception as error:  # onnxruntime's own classes have no other base
         raise ProviderError(f"The first run on {where} failed: {error}") from error
     return {
@@ -126,6 +127,12 @@ def greedy(request: Found) -> Found:
     manifest, role, graph = _graph(request)
     head = head_tokens(manifest.folder, role)
     count = request["tokens"]
+    most = graph.context or role.geometry.context
+    if TEXT + count > most:
+        raise BundleError(
+            f"--tokens {count}: the graph {graph.file} holds {most} tokens, of which {TEXT} come "
+            "before: take fewer."
+        )
     text = np.arange(TEXT + count) * 7919 % role.geometry.vocabulary
 
     def opened(where: Place) -> GraphSession[Any]:
@@ -136,15 +143,10 @@ def greedy(request: Found) -> Found:
             provider=where,
             columns=None if head is None else len(head),
             threads=1,
-            context=min(TEXT + count, graph.context or role.geometry.context),
+            context=TEXT + count,
         )
 
     def rows(session: GraphSession[Any], *, writes: bool) -> Any:
-        if session.context < len(text):
-            raise BundleError(
-                f"--tokens {count}: the graph {graph.file} holds {session.context} tokens, of "
-                f"which {TEXT} come before: take fewer."
-            )
         found = []
         for end in range(TEXT, TEXT + count):
             found.append(session.extend(text[:end])[-1].copy())

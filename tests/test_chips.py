@@ -90,6 +90,7 @@ def test_two_chips_by_name_and_number_are_compiled_once_and_found_by_a_session(
         ),
         ("--chip 200", 1, "cannot be compiled for chip 200, which has no known name. Look whether"),
         ("--chip 57 --provider-option soc=1", 2, "has no option 'soc'"),
+        ("--chip 57 --provider-option soc_model=60", 2, "soc_model is what --chip says"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_there_is(

@@ -176,6 +176,7 @@ def test_what_is_not_there_is_refused_with_the_reasons(
         resolve("draft", device=device, provider=provider)
     assert sentence in str(caught.value)
     assert str(caught.value).endswith(".") or "pip install" in str(caught.value)
+    assert not str(caught.value).endswith(". .")
 
 
 def test_virtual_devices_and_other_names_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

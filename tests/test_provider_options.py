@@ -47,10 +47,12 @@ def test_a_value_is_spelled_as_the_provider_has_it(key: str, value: str, read: s
         ("soc_model", "60.5", "a whole number, 0 or more"),
         ("soc_model", "SM9999", "a whole number, 0 or more, or SM8650, SC8380XP"),
         ("soc_model", "٦", "a whole number, 0 or more"),
+        ("soc_model", "1" * 5000, "a whole number, 0 or more"),
         ("htp_performance_mode", "turbo", "default or burst"),
         ("enable_fp16", "2", "0 or 1"),
         ("load_config", '{"CPU": 1}', "a JSON object of objects, such as"),
         ("load_config", "[]", "a JSON object of objects, such as"),
+        ("load_config", '{"a":' * 100_000, "a JSON object of objects, such as"),
         ("load_config", "absent.json", "or a file of one"),
     ],
 )

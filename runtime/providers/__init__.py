@@ -20,7 +20,9 @@ from runtime.providers.devices import (
 from runtime.providers.identities import identity
 from runtime.providers.libraries import known_devices, library_of, register, version
 from runtime.providers.loading import (
+    DOCTOR,
     FALLBACK,
+    REBUILD,
     compile_graph,
     keep,
     load,
@@ -38,9 +40,11 @@ from runtime.providers.table import BEST, PROVIDERS, as_place, takes
 
 __all__ = [
     "BEST",
+    "DOCTOR",
     "FALLBACK",
     "KINDS",
     "PROVIDERS",
+    "REBUILD",
     "Compiled",
     "Device",
     "Kind",

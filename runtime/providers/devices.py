@@ -15,7 +15,7 @@ from runtime.providers.provider import KINDS, Kind
 from runtime.providers.table import BEST, PROVIDERS
 
 KINDS_OF_TYPES: Mapping[str, Kind] = {kind: kind for kind in KINDS}
-ALIASES = {"webgpu": "WebGPU", "dml": "DirectML", "tensorrtrtx": "NvTensorRTRTX"}
+ALIASES = {"tensorrtrtx": "NvTensorRTRTX"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _best(role: str, kind: Kind, number: int, libraries: Mapping[str, Path]) -> 
     word = f"{kind}:{number}" if number else kind
     raise ProviderError(
         f"The {role} was asked for on {word}, and there is no such device that an execution "
-        f"provider runs on. {'. '.join(reasons)}."
+        f"provider runs on. {' '.join(f'{each}.' for each in reasons)}".rstrip()
     )
 
 

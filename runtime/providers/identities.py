@@ -25,13 +25,17 @@ def identity(place: Place) -> str:
     listed = device_of(place).listed
     parts = [PROVIDERS[place.provider].ep_name, version(place.provider)]
     if listed is not None:
-        hardware, said = listed.device, listed.ep_metadata
-        parts += [f"{hardware.type} {hardware.vendor_id} {hardware.device_id}"]
-        parts += [*_lines(hardware.metadata), *_lines(said)]
-        parts += _state(library_of(listed))
+        parts += [*said_of(listed), *_lines(listed.ep_metadata), *_state(library_of(listed))]
     for _key, value in place.options:
         parts += _state(value)
     return "\n".join([*parts, *drivers()])
+
+
+def said_of(listed: Any) -> list[str]:
+    """What a device says of itself that is the same after every boot; `listed`: an OrtEpDevice."""
+    hardware = listed.device
+    named = f"{hardware.type} {hardware.vendor_id} {hardware.device_id}"
+    return [named, *_lines(hardware.metadata)]
 
 
 def _lines(metadata: Mapping[str, Any]) -> list[str]:

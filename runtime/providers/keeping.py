@@ -13,6 +13,7 @@ from runtime.child import run_child
 from runtime.errors import BundleError
 from runtime.locate import module_command
 from runtime.providers.devices import Device
+from runtime.providers.identities import said_of
 from runtime.providers.libraries import build_of
 from runtime.providers.native import native
 from runtime.providers.place import Place
@@ -105,10 +106,11 @@ def target_of(own: Compiled, place: Place, device: Device, told: dict[str, str])
 
 
 def _described(device: Device) -> str:
-    """A device by all that is known of it, its driver with it."""
+    """A device by what it says of itself, its driver where that is told."""
     told = {} if device.listed is None else dict(device.listed.ep_metadata)
     own = sorted((key, value) for key, value in told.items() if key not in (LIBRARY, VERSION))
-    parts = repr((device.kind, device.number, device.hardware, own))
+    said = [] if device.listed is None else said_of(device.listed)
+    parts = repr((device.kind, device.number, said, own))
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 

@@ -24,6 +24,7 @@ from runtime.providers.turns import in_turn, turn_on
 
 MOST_REASON = 800  # characters; WebGPU takes 630 to say that there is no GPU
 FALLBACK = " --allow-cpu-fallback (allow_cpu_fallback in a program) lets them run there."
+DOCTOR, REBUILD = "ask mirror-doctor of the device, or ", "build the bundle again."
 FORBIDDEN = "fallback to CPU EP has been explicitly disabled"  # onnxruntime's own words
 
 
@@ -174,11 +175,11 @@ def _opened(
             raise _misplaced(path, place, strays(open_session(strict=False), place)) from None
         # OpenVINO says first in which of its files, and at last what is wrong.
         reason = shorten(str(error), MOST_REASON, placeholder=" …") or type(error).__name__
-        advice = "" if place.provider == "CPU" else "ask mirror-doctor of the device, or "
+        advice = "" if place.provider == "CPU" else DOCTOR
         if place.options:
             advice = f"leave out {' and '.join(key for key, _ in place.options)}, {advice}"
         raise BundleError(
-            f"{path} cannot be loaded on {place}: {reason}; {advice}build the bundle again."
+            f"{path} cannot be loaded on {place}: {reason}; {advice}{REBUILD}"
         ) from error
     if place.provider == "CPU":
         used = [each for each in session.get_providers() if each != "CPUExecutionProvider"]

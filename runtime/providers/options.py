@@ -5,6 +5,7 @@ Providers themselves take an unknown key in silence, and some a wrong value.
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,7 @@ class Option:
         """The value as the provider spells it; None where it is not one of the option's."""
         if self.least is not None:
             number = self.names.get(value.strip().upper(), value.strip())
-            is_whole = number.removeprefix("-").isdecimal() and number.isascii()
+            is_whole = re.fullmatch(r"-?[0-9]{1,18}", number) is not None
             return str(int(number)) if is_whole and int(number) >= self.least else None
         if self.tables:
             return _tables(value)
@@ -90,7 +91,7 @@ def _tables(value: str) -> str | None:
     try:
         text = value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8")
         found = json.loads(text)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     is_table = isinstance(found, dict) and all(isinstance(each, dict) for each in found.values())
     return json.dumps(found) if is_table else None
